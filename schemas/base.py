@@ -1,0 +1,21 @@
+"""What every message shares: a frozen struct with its kind and the version of the schema."""
+
+from __future__ import annotations
+
+import msgspec
+
+SCHEMA_VERSION = "1.0"
+"""``major.minor``. Within a major version changes are additive and readers ignore unknown fields; another major goes to the dead letters."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """A message on a topic.
+
+    Invariants: immutable once made; ``kind`` on the wire names the class; a reader of major version 1 accepts any 1.x.
+    """
+
+    schema_version: str = SCHEMA_VERSION
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a message."""

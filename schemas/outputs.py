@@ -1,0 +1,31 @@
+"""What cores give back: messages with their key, and references to where an input came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eroica.schemas.base import Message
+from eroica.schemas.topics import MESSAGE_TOPIC
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A message that a core wants sent. ``event_time_us`` becomes the record's timestamp."""
+
+    key: str
+    message: Message
+    event_time_us: int = 0
+
+    @property
+    def topic(self) -> str:
+        """Short name of the topic it belongs on."""
+        return MESSAGE_TOPIC[type(self.message)].name
+
+
+@dataclass(frozen=True, slots=True)
+class InputRef:
+    """Where an input message came from."""
+
+    topic: str
+    partition: int
+    offset: int

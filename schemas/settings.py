@@ -1,0 +1,179 @@
+"""Settings of every component: one frozen class each, every number with its unit and source; one precedence for all.
+
+Flags (``--set section.key=value``) beat the environment (``EROICA_SECTION__KEY``), which beats a TOML file (``--config`` or
+``EROICA_CONFIG``), which beats the defaults. Cores get their settings passed in and never read the environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from eroica.schemas.errors import UsageError
+
+
+class Section(BaseModel):
+    """A component's settings: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def digest(self) -> str:
+        """16 hex digits that change whenever a value does."""
+        raw = orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(raw).hexdigest()[:16]
+
+
+class KafkaSettings(Section):
+    """How to reach the broker."""
+
+    bootstrap: str = Field("localhost:9092", description="host:port of one or more brokers, comma separated")
+    prefix: str = Field("eroica.", description="in front of every topic's name", max_length=100, pattern=r"^[a-zA-Z0-9._-]*$")
+    extra: dict[str, str] = Field(
+        default_factory=dict, description="librdkafka properties passed through, e.g. security.protocol, sasl.username"
+    )
+    connect_timeout_ms: int = Field(5_000, gt=0, description="how long to try before saying that no broker is there")
+
+
+class AgentSettings(Section):
+    """The host's agent."""
+
+    batch_interval_ms: int = Field(1_000, gt=0, description="how often a host's iterations are sent; also the sign of life")
+    ranks_per_shard: int = Field(1_024, gt=0, description="ranks of one job that share a key on iterations")
+    announce_interval_ms: int = Field(30_000, gt=0, description="how often a job is announced again")
+    spool_max_bytes: int = Field(256 * 2**20, gt=0, description="disk used while the broker is away; the oldest go first")
+    trace_directory: str = Field("/dev/shm", description="memory-backed storage for traces; /tmp where it is absent")
+    trace_max_bytes: int = Field(4 * 2**30, gt=0, description="a larger trace is not read; the summary says so")
+    summary_timeout_ms: int = Field(120_000, gt=0, description="a summariser that takes longer is ended")
+    summary_processes: int = Field(2, gt=0, description="summarisers at once on a host, niced")
+    max_profile_ms: int = Field(60_000, gt=0, description="a profile is stopped after this, whatever was asked")
+    stacks_timeout_ms: int = Field(20_000, gt=0, description="limit for one dump of stacks")
+
+
+class DetectSettings(Section):
+    """When a job is slow enough to be profiled ([P] §3; field-facts §1)."""
+
+    window: int = Field(50, gt=1, description="iterations in a window ([P] N = 50)")
+    recent: int = Field(1_000, gt=1, description="iterations that 'recent' spans for the reference ([P] leaves it open)")
+    degradation_ratio: float = Field(1.05, gt=1, description="mean of a window over the reference ([P] 1.05)")
+    reference: Literal["shortest_window", "shortest_iteration"] = Field(
+        "shortest_window",
+        description="reference: lowest mean of a recent window (robust), or the shortest single iteration ([P] to the letter)",
+    )
+    confirm_windows: int = Field(2, gt=0, description="consecutive windows that must agree before a request")
+    min_shift_mads: float = Field(
+        3.0,
+        ge=0,
+        description="the mean must also move by this many robust standard errors of the reference window; 0: off",
+    )
+    spike_window: int = Field(50, gt=1, description="iterations of history for a spike ([G] 50)")
+    spike_min_history: int = Field(20, gt=1, description="fewer say nothing ([G] 20)")
+    spike_z: float = Field(3.0, gt=0, description="robust z of one iteration ([G] 3)")
+    spike_ratio: float = Field(1.8, gt=1, description="and its ratio to the moving average ([G] 1.8)")
+    spike_confirm: int = Field(3, gt=0, description="spikes within a window before a request; one spike is anybody's")
+    blocked_factor: float = Field(5.0, gt=1, description="silence in mean iterations ([P] 5)")
+    blocked_floor_ms: int = Field(30_000, gt=0, description="and at least this long: a checkpoint is no hang")
+    cooldown_ms: int = Field(600_000, ge=0, description="after a request nothing more is asked for this job for so long")
+    budget_share: float = Field(0.002, gt=0, le=1, description="profiled share of a job's iterations (dormant >= 99.8 %)")
+    budget_min_steps: int = Field(20, ge=0, description="profiled steps that are always allowed")
+    warmup: int = Field(10, ge=0, description="first iterations of a launch that count for nothing (compilation, caches)")
+    profile_steps: int = Field(5, ge=0, description="iterations to profile ([G] 2-3; 0: use profile_ms)")
+    profile_ms: int = Field(20_000, ge=0, description="length of a profile in ms where profile_steps is 0 ([P] 20 s)")
+    lead_ms: int = Field(4_000, ge=0, description="time for a request to reach every rank before its start step")
+    lead_steps: int = Field(3, ge=1, description="and at least so many steps ahead")
+    deadline_ms: int = Field(60_000, gt=0, description="how long a class may stay incomplete")
+    with_stack: bool = Field(True, description="ask for Python call stacks")
+    shard_grace_steps: int = Field(4, ge=1, description="a step is closed when every reporting rank is so many steps further")
+    silence_ms: int = Field(20_000, gt=0, description="a rank whose host says nothing for so long is declared absent")
+    history_ms: int = Field(600_000, gt=0, description="what is read again from the topic to rebuild state after a restart")
+
+
+class GroupSettings(Section):
+    """Collecting the summaries of a request."""
+
+    idle_ms: int = Field(20_000, gt=0, description="a class that received something and then nothing for so long is closed")
+    max_chunk_bytes: int = Field(700_000, gt=0, description="encoded size of a chunk, below the topic's limit")
+    history_ms: int = Field(600_000, gt=0, description="what is read again from the topic to rebuild state after a restart")
+    max_open: int = Field(10_000, gt=0, description="classes open at once; beyond, the oldest is closed")
+
+
+class LocalizeSettings(Section):
+    """Comparing peers (localisation.md; field-facts §4)."""
+
+    rules: Literal["eroica", "paper", "guide"] = Field("eroica", description="rule set")
+    beta_min: float = Field(0.01, gt=0, description="functions below this share of the window do not matter ([P] 1 %)")
+    python_beta_max: float = Field(0.01, gt=0, description="expected box, Python ([P])")
+    collective_beta_max: float = Field(0.30, gt=0, description="expected box, collectives ([P])")
+    peers_sampled: int = Field(100, gt=0, description="peers per worker for the differential distance ([P] N = 100)")
+    peer_distance: float = Field(0.4, gt=0, description="Manhattan distance that counts as different ([P])")
+    mad_factor: float = Field(5.0, gt=0, description="median + k MAD ([P] 5)")
+    guide_z: float = Field(3.5, gt=0, description="robust z on p50 ([G])")
+    seed: int = Field(1, description="sampling of peers")
+    outlier_z: float = Field(3.5, gt=0, description="robust z for own time against peers of the role")
+    mad_floor_ratio: float = Field(0.10, gt=0, description="spread is taken as at least this share of the median (Megatron 10 %)")
+    min_effect: float = Field(0.03, ge=0, description="share of the step that mending the cause must give back")
+    min_wait_share: float = Field(0.03, ge=0, description="below this share of the step spent waiting nobody is accused")
+    min_explained: float = Field(0.5, ge=0, le=1, description="share of the waiting that a culprit must explain")
+    min_step_agreement: float = Field(0.5, ge=0, le=1, description="share of the steps in which the culprit keeps most blame")
+    accuse_confidence: float = Field(0.5, ge=0, le=1, description="below it nobody is accused")
+    history_ms: int = Field(86_400_000, gt=0, description="verdicts read back at the start, so that none is published twice")
+
+
+class EroicaSettings(BaseSettings):
+    """Everything, by section."""
+
+    model_config = SettingsConfigDict(env_prefix="EROICA_", env_nested_delimiter="__", frozen=True, extra="ignore")
+
+    kafka: KafkaSettings = KafkaSettings()
+    agent: AgentSettings = AgentSettings()
+    detect: DetectSettings = DetectSettings()
+    group: GroupSettings = GroupSettings()
+    localize: LocalizeSettings = LocalizeSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then environment, then the file."""
+        sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
+        file = os.environ.get("EROICA_CONFIG")
+        return (*sources, TomlConfigSettingsSource(settings_cls, toml_file=Path(file))) if file else sources
+
+
+def load_settings(assignments: Iterable[str] = ()) -> EroicaSettings:
+    """Settings from *assignments* (``"section.key=value"``), the environment, the file and the defaults, in that order.
+
+    :raises UsageError: an unknown section or key, a value of the wrong kind, a file that is not there or not TOML.
+    """
+    given: dict[str, dict[str, Any]] = {}
+    for assignment in assignments:
+        path, equals, value = assignment.partition("=")
+        section, dot, key = path.strip().partition(".")
+        if not equals or not dot or not key:
+            raise UsageError(f"{assignment!r} is not section.key=value", do="e.g. --set detect.window=20")
+        if section not in EroicaSettings.model_fields:
+            known = ", ".join(EroicaSettings.model_fields)
+            raise UsageError(f"there is no section {section!r}", where=assignment, do=f"sections: {known}")
+        given.setdefault(section, {})[key] = value
+    file = os.environ.get("EROICA_CONFIG")
+    if file and not Path(file).is_file():
+        raise UsageError("the settings file is not there", where=file, do="mend --config or EROICA_CONFIG")
+    try:
+        return EroicaSettings(**given)  # type: ignore[arg-type]  # pydantic converts the strings
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"setting {where}: {first['msg']}", do="see `eroica schema settings`") from error
+    except ValueError as error:
+        raise UsageError(f"the settings file is not TOML: {error}", where=file or "") from error

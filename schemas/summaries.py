@@ -1,0 +1,207 @@
+"""Topic ``summaries``: one worker's behaviour in the profiled steps. Key job/request/class, so that a class meets in one partition.
+
+Four kinds share the topic, because what closes a class must be ordered with what fills it: ``Expectation`` opens a class,
+``Summary`` / ``StackEvidence`` / ``SummaryError`` fill it, ``CloseClass`` closes it when silence decided so.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from eroica.schemas.base import Message, Record
+from eroica.schemas.control import ProfileRequest
+
+Category = Literal["compute", "memory", "collective", "python"]
+"""Resource class of a function, in falling priority on the critical path. ``python`` covers all host work."""
+
+
+class FunctionPattern(Record, frozen=True, kw_only=True):
+    """What one function did on the critical path ([P] §4: β, μ, σ) and the distribution of its executions.
+
+    ``beta`` in 0..1: share of the window's time that the function holds on the critical path.
+    ``mu``, ``sigma``: duration-weighted mean utilisation of its resource, and the mean per-execution standard deviation; 0..1 for
+    utilisations, Gb/s for ``resource="bus_gbps"``.
+    """
+
+    name: str
+    category: Category
+    stack: int = -1
+    """Index into ``Summary.stacks`` for Python functions, -1 without a stack."""
+    beta: float
+    mu: float = 0.0
+    sigma: float = 0.0
+    resource: str = ""
+    """What mu and sigma measure: ``sm_clock``, ``cpu``, ``nvlink``, ``nic``, ``bus_gbps``; empty if nothing was sampled."""
+    count: int = 0
+    total_us: float = 0.0
+    """Sum of execution durations."""
+    exclusive_us: float = 0.0
+    """Time on the critical path, all steps together."""
+    mean_us: float = 0.0
+    p50_us: float = 0.0
+    p90_us: float = 0.0
+    p99_us: float = 0.0
+    max_us: float = 0.0
+    var_us2: float = 0.0
+
+
+class StepRecord(Record, frozen=True, kw_only=True):
+    """One profiled step of one rank. Offsets are from the start of the window by the rank's own clock; phases in µs."""
+
+    step: int
+    start_us: float
+    duration_us: float
+    phases_us: dict[str, float] = msgspec.field(default_factory=dict)
+    """``data``, ``forward``, ``backward``, ``optimizer``, ``comm_wait``, ``idle``, ``other``."""
+
+
+class Slot(Record, frozen=True, kw_only=True):
+    """A collective at one place of the step, with each execution in columns (entries in time order).
+
+    ``start_us`` is the offset from the start of the entry's step by the rank's own clock, ``duration_us`` from the member's entry to
+    its end: the wait is inside.
+    """
+
+    op: str
+    """``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``barrier``, ``send``, ``recv``, …"""
+    index: int
+    """Place among the communicator's operations in the step, from 0."""
+    bytes: int = 0
+    dtype: str = ""
+    count: int = 0
+    """Executions in the window; the columns may hold a rule-bound selection of them."""
+    total_us: float = 0.0
+    step: list[int] = msgspec.field(default_factory=list)
+    start_us: list[float] = msgspec.field(default_factory=list)
+    duration_us: list[float] = msgspec.field(default_factory=list)
+    seq: list[int] = msgspec.field(default_factory=list)
+    """Sequence numbers where the trace has them, else empty."""
+    exposed_us: list[float] = msgspec.field(default_factory=list)
+    """Part of each duration on the critical path (not hidden behind compute); empty if all of it is."""
+
+
+class Communicator(Record, frozen=True, kw_only=True):
+    """A process group's traffic as one member saw it."""
+
+    name: str
+    kind: str = ""
+    backend: str = ""
+    ranks: str = ""
+    """Members as ranges; empty if the trace does not tell."""
+    size: int = 0
+    slots: list[Slot] = msgspec.field(default_factory=list)
+
+
+class Pause(Record, frozen=True, kw_only=True):
+    """Software pauses of one kind in the window."""
+
+    what: str
+    """``gc``, ``alloc``, ``loader``, ``compile``, ``checkpoint``, ``sync``."""
+    count: int
+    total_us: float
+    max_us: float
+
+
+class Metric(Record, frozen=True, kw_only=True):
+    """One hardware or host reading over the window."""
+
+    name: str
+    """e.g. ``sm_clock``, ``cpu_steal``, ``mem_pressure``, ``nic_rx``, ``gpu_foreign_processes``."""
+    unit: str
+    mean: float
+    min: float | None = None
+    max: float | None = None
+    device: str = ""
+
+
+class Identity(Record, frozen=True, kw_only=True):
+    """Whose summary it is."""
+
+    job: str
+    run_id: str
+    request: str
+    cls: str
+    """Comparison class, as the request assigns it."""
+    rank: int
+    world_size: int
+    host: str
+    local_rank: int = -1
+    pid: int = 0
+    device: str = ""
+    coords: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class Summary(Message, frozen=True, kw_only=True, tag="summary"):
+    """One worker's behaviour summary: a few KB in place of a trace.
+
+    One per (request, rank); the first that arrives counts, repetitions change nothing. Limit: 100 KB encoded.
+    """
+
+    who: Identity
+    first_step: int
+    last_step: int
+    window_us: float
+    """Length of the profiled window, µs."""
+    late_by_steps: int = 0
+    """How many steps after the asked-for one the profile started."""
+    ended_at_us: int
+    """Event time of the window's end, µs since the epoch by the rank's host."""
+    steps: list[StepRecord] = msgspec.field(default_factory=list)
+    functions: list[FunctionPattern] = msgspec.field(default_factory=list)
+    """Falling beta."""
+    stacks: list[str] = msgspec.field(default_factory=list)
+    """Call stacks, outermost first, frames joined by ``;``, each stored once."""
+    communicators: list[Communicator] = msgspec.field(default_factory=list)
+    pauses: list[Pause] = msgspec.field(default_factory=list)
+    metrics: list[Metric] = msgspec.field(default_factory=list)
+    figures: dict[str, float] = msgspec.field(default_factory=dict)
+    """Window figures: overlap_share, launch_delay_us, void_share, blocked_ms (what profiling cost) …"""
+    lost: dict[str, int] = msgspec.field(default_factory=dict)
+    """What is missing and how much: functions_cut, events_dropped, events_repaired, stacks_cut …"""
+    notes: list[str] = msgspec.field(default_factory=list)
+
+
+class SummaryError(Message, frozen=True, kw_only=True, tag="summary_error"):
+    """A worker that cannot give a summary says so: it counts as heard, not as received."""
+
+    who: Identity
+    error: str
+    ended_at_us: int
+
+
+class StackEvidence(Message, frozen=True, kw_only=True, tag="stacks"):
+    """Stacks of all processes of a stuck worker, taken from outside (answer to ``mode="stacks"``)."""
+
+    who: Identity
+    ended_at_us: int
+    last_step: int
+    idle_us: int
+    last_event: str = ""
+    threads: list[str] = msgspec.field(default_factory=list)
+    """One entry a thread: ``pid/thread name/state: frames``, frames outermost first joined by ``;``."""
+    error: str = ""
+    """Why stacks are missing (no permission, no py-spy, process gone)."""
+
+
+class Expectation(Message, frozen=True, kw_only=True, tag="expectation"):
+    """Opens a class of a request: who is expected. Written by group from ``control``; repetitions change nothing."""
+
+    cls: str
+    ranks: str
+    classes: list[str]
+    """All classes of the request, ascending: lets the localizer know when it has heard of every one."""
+    request: ProfileRequest
+
+
+class CloseClass(Message, frozen=True, kw_only=True, tag="close_class"):
+    """Silence, written down: group's shell decided that nothing more will come, so that a replay needs no clock."""
+
+    job: str
+    request: str
+    cls: str
+    closed_by: Literal["deadline", "idle"]
+
+
+SummaryTopicMessage = Summary | SummaryError | StackEvidence | Expectation | CloseClass
