@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 SCHEMA_VERSION = "1.0"
-"""``major.minor``. Within a major version changes are additive and readers ignore unknown fields; another major goes to the dead letters."""
+"""``major.minor``. Within a major version changes are additive and readers ignore unknown fields; another major is a
+dead letter."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):

@@ -1,7 +1,7 @@
 """Topic ``groups``: the summaries of one comparison class in columns, chunked below the message limit. Key job/request.
 
-COO layout: a *row* is a worker of the chunk (index into ``ranks``), every table is a set of equally long columns with a row column
-in front. The localizer stacks chunks without touching single summaries.
+COO layout: a *row* is a worker of the chunk (index into ``workers``), every table is a set of equally long columns with a
+row column in front. The localizer stacks chunks without touching single summaries.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class JobAnnouncement(Message, frozen=True, kw_only=True, tag="job"):
     framework: str = ""
     launcher: str = ""
     started_at_us: int = 0
-    """Wall clock of the host when the first worker said hello, µs since the epoch; the newest launch of a job's name wins by it."""
+    """When the first worker said hello, µs since the epoch by the host; the newest launch of a job's name wins by it."""
     announced_at_us: int = 0
     ended: bool = False
     """All workers of this host have ended in an orderly way."""

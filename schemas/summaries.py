@@ -1,4 +1,4 @@
-"""Topic ``summaries``: one worker's behaviour in the profiled steps. Key job/request/class, so that a class meets in one partition.
+"""Topic ``summaries``: a worker's behaviour in the profiled steps. Key job/request/class: a class meets in one partition.
 
 Four kinds share the topic, because what closes a class must be ordered with what fills it: ``Expectation`` opens a class,
 ``Summary`` / ``StackEvidence`` / ``SummaryError`` fill it, ``CloseClass`` closes it when silence decided so.
@@ -60,8 +60,8 @@ class StepRecord(Record, frozen=True, kw_only=True):
 class Slot(Record, frozen=True, kw_only=True):
     """A collective at one place of the step, with each execution in columns (entries in time order).
 
-    ``start_us`` is the offset from the start of the entry's step by the rank's own clock, ``duration_us`` from the member's entry to
-    its end: the wait is inside.
+    ``start_us`` is the offset from the start of the entry's step by the rank's own clock, ``duration_us`` lasts from the member's
+    entry to its end: the wait is inside.
     """
 
     op: str
