@@ -48,6 +48,13 @@ class Groups:
         flat, cuts = self.members.tolist(), self.offsets.tolist()
         return [flat[a:b] for a, b in pairwise(cuts)]
 
+    def reordered(self, order: RankArray) -> Groups:
+        """The groups number ``order[0]``, ``order[1]``, …"""
+        sizes = np.diff(self.offsets)[order]
+        offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        picks = np.repeat(self.offsets[:-1][order] - offsets[:-1], sizes) + np.arange(offsets[-1])
+        return Groups(self.members[picks], offsets)
+
     def largest(self) -> int:
         """Size of the largest group; 0 if there is none."""
         return int(np.diff(self.offsets).max(initial=0))

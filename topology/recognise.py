@@ -27,6 +27,11 @@ WORLD: Axes = frozenset({"world"})
 AXIS_ORDER = ("world", "tp", "etp", "dp", "dp_replicate", "dp_shard", "cp", "ep", "edp", "efsdp", "pp")
 """Order in which axes are named."""
 
+MAX_OVERLAP = 64
+"""Groups of one kind may nest (hierarchical parallelism); more members than this many worlds are an attack on our
+memory.
+"""
+
 _DESCRIPTIONS: Mapping[str, str] = {
     "default_pg": "world",
     "tensor_model_parallel": "tp",
@@ -71,6 +76,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "tensor_parallel": "tp",
 }
 _VARIANT = re.compile(r"_groups?(?=_|$)|(_gloo|_ag|_ranks)+$")
+_RANK_SETS = re.compile(r"[0-9]{1,8}(?:-[0-9]{1,8})?(?:,[0-9]{1,8}(?:-[0-9]{1,8})?)*")
 _EXPERT_SIZE = re.compile(r"^ep_size_\d{1,8}$")
 
 
@@ -111,30 +117,56 @@ def recognise(groups: Iterable[ProcessGroup], world: int) -> dict[Axes, Groups]:
 
 
 def _disjoint(kind: str, texts: list[str], world: int) -> Groups:
-    parsed = sorted((parse_ranks(t) for t in texts), key=lambda r: (-r.size, r[:1].tolist()))
+    groups = _parse_all(kind, texts, world)
+    if np.bincount(groups.members, minlength=world).max(initial=0) > 1:
+        groups = _widest(kind, list(groups), world)
+    return groups.reordered(np.argsort(groups.members[groups.offsets[:-1]]))
+
+
+def _parse_all(kind: str, texts: list[str], world: int) -> Groups:
+    """All sets of ranks at once: a large job has tens of thousands of groups."""
+    texts = [t for t in texts if t]
+    joined = ",".join(texts)
+    if not joined:
+        return Groups.of([])
+    if not _RANK_SETS.fullmatch(joined):
+        for text in texts:
+            parse_ranks(text)
+    tokens = joined.split(",")
+    ranged = np.fromiter(("-" in t for t in tokens), dtype=bool, count=len(tokens))
+    numbers = np.array(joined.replace("-", ",").split(","), dtype=np.int64)
+    at = np.concatenate(([0], np.cumsum(1 + ranged[:-1])))
+    low, high = numbers[at], numbers[at + ranged]
+    if high.max() >= world:
+        raise TopologyError(
+            f"a {kind} process group names rank {int(high.max())}, but the world has {world} ranks",
+            do="check that all hosts run the same job with one world size",
+        )
+    lengths = high - low + 1
+    if lengths.min() < 1 or lengths.sum() > MAX_OVERLAP * world:
+        raise TopologyError(f"the {kind} process groups are not sets of ranks that could exist together")
+    members = np.repeat(low - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+    token_ends = np.cumsum(np.fromiter((t.count(",") + 1 for t in texts), dtype=np.int64, count=len(texts)))
+    offsets = np.concatenate(([0], np.cumsum(lengths)[token_ends - 1])).astype(np.int64)
+    return Groups(members, offsets)
+
+
+def _widest(kind: str, groups: list[RankArray], world: int) -> Groups:
+    """The largest groups, leaving out those that are parts of another."""
     owner = np.full(world, -1, dtype=np.int64)
     kept: list[RankArray] = []
-    for ranks in parsed:
-        if ranks.size == 0:
-            continue
-        if ranks[-1] >= world:
-            raise TopologyError(
-                f"a {kind} process group names rank {int(ranks[-1])}, but the world has {world} ranks",
-                do="check that all hosts run the same job with one world size",
-            )
+    for ranks in sorted((np.unique(g) for g in groups), key=lambda r: (-r.size, int(r[0]))):
         owners = np.unique(owner[ranks])
         if owners.size == 1 and owners[0] >= 0:
             continue
         if owners[-1] >= 0:
             rank = int(ranks[np.flatnonzero(owner[ranks] >= 0)[0]])
-            other = kept[int(owner[rank])]
             raise TopologyError(
-                f"rank {rank} is in two different {kind} process groups, {brief(other)} and {brief(ranks)}",
+                f"rank {rank} is in two different {kind} process groups, {brief(kept[int(owner[rank])])} and {brief(ranks)}",
                 do="check that all hosts run the same job",
             )
         owner[ranks] = len(kept)
         kept.append(ranks)
-    kept.sort(key=lambda r: int(r[0]))
     return Groups.of(kept)
 
 
