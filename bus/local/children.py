@@ -1,0 +1,146 @@
+"""Child processes that never outlive us, and the ports that they listen on."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from eroica.schemas.errors import BrokerError, UsageError
+
+LOOPBACK = "127.0.0.1"
+_PR_SET_PDEATHSIG = 1
+_LOG_TAIL_BYTES = 4_096
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now; whoever starts a server there must still check that it got it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def require_free(port: int) -> None:
+    """Refuse a port that is taken.
+
+    :raises UsageError: somebody listens there; names the process where the system tells.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            owner = listener(port)
+            who = f" by process {owner}" if owner else ""
+            raise UsageError(f"port {port} is taken{who}", do="choose another with --port, or end that process") from error
+
+
+def listener(port: int) -> int | None:
+    """The process that listens on *port* of this machine; ``None`` when nobody does or we may not know."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+                return connection.pid
+    except psutil.AccessDenied:
+        return None
+    return None
+
+
+class Child:
+    """A server process of ours: writes to a log file and is stopped within a bound.
+
+    On Linux the kernel ends it when the **thread** that started it ends, so start it from one that lives as long as it should.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.log = log
+        parent = os.getpid()
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=dict(env) if env is not None else None,
+                preexec_fn=_die_with(parent) if sys.platform == "linux" else None,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def wait_listening(self, port: int, timeout_s: float, ready: Callable[[], bool] = lambda: True) -> None:
+        """Return when **this** child listens on *port* and *ready* holds: another server on the same port does not count.
+
+        :raises BrokerError: it ended, or is not ready within *timeout_s*; with the end of its log.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if not self.alive:
+                raise BrokerError(
+                    f"{self.name} ended at once with code {self._process.returncode}", where=str(self.log), do=self.log_tail()
+                )
+            if self._listens(port) and ready():
+                return
+            time.sleep(0.02)
+        raise BrokerError(f"{self.name} was not ready within {timeout_s:g} s", where=str(self.log), do=self.log_tail())
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End it: SIGTERM, then SIGKILL after *timeout_s*."""
+        if self.alive:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL it and reap it."""
+        if self.alive:
+            self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10.0)
+
+    def log_tail(self) -> str:
+        """The last lines that it wrote."""
+        with contextlib.suppress(OSError):
+            data = self.log.read_bytes()[-_LOG_TAIL_BYTES:]
+            lines = data.decode("utf-8", "replace").strip().splitlines()
+            return "its last words: " + " | ".join(line.strip()[:200] for line in lines[-3:]) if lines else ""
+        return ""
+
+    def _listens(self, port: int) -> bool:
+        try:
+            connections = psutil.Process(self.pid).net_connections("tcp")
+        except psutil.Error:
+            return False
+        return any(c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port for c in connections)
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """Code for the child between fork and exec: have the kernel end it with its parent."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def prepare() -> None:
+        os.setsid()  # Ctrl-C in the terminal is ours to handle, in our order
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)  # the parent died before the kernel knew of the wish
+
+    return prepare

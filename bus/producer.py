@@ -1,0 +1,213 @@
+"""A producer that never blocks its caller, counts what becomes of each message, and survives a fork."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from eroica.bus.config import BATCH_OVERHEAD_BYTES, client_config, full_name, message_limit_bytes
+from eroica.bus.errors import translate
+from eroica.bus.message import Headers
+from eroica.schemas.errors import BrokerError, MessageTooLarge
+from eroica.schemas.settings import KafkaSettings
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 0.1
+"""Longest wait of the background thread in one poll: bounds how late a delivery is reported and how long close() waits."""
+
+OnDelivery = Callable[[str | None], None]
+"""Called from the background thread with ``None`` for a delivered message, else with the reason of its loss."""
+
+_abandoned: list[Any] = []
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerCounters:
+    """What became of the messages so far. Invariant: ``queued >= delivered + lost``; the rest is under way."""
+
+    queued: int = 0
+    delivered: int = 0
+    lost: int = 0
+    """Given up by the client: timed out, refused by the broker, or purged at close."""
+    refused: int = 0
+    """Never queued: the queue was full or the topic unknown; :meth:`BusProducer.send` returned False."""
+    last_error: str = ""
+
+    @property
+    def in_flight(self) -> int:
+        """Queued and not yet decided."""
+        return self.queued - self.delivered - self.lost
+
+
+class BusProducer:
+    """A lazy, idempotent Kafka producer with a poll thread of its own.
+
+    Guarantees: :meth:`send` returns at once whether or not a broker is there. Messages of one partition keep their order; each is
+    written once unless the client is replaced after a fatal error. The client is made at the first send **in this process**: an
+    instance that came over a fork forgets its parent's client and makes its own. Safe to call from several threads.
+    """
+
+    def __init__(self, settings: KafkaSettings, client_id: str = "eroica") -> None:
+        self._settings = settings
+        self._client_id = client_id
+        self._lock = threading.Lock()
+        self._client: Producer | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._pid = 0
+        self._fatal = False
+        self._counters = ProducerCounters()
+
+    def send(
+        self,
+        topic: str,
+        *,
+        key: bytes | str | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> bool:
+        """Queue one message for *topic* (short name).
+
+        :param value: ``None`` writes a tombstone.
+        :param timestamp_ms: event time; the client's clock when absent.
+        :returns: False, and counts ``refused``, when the queue is full or the client can't take it now: try later or drop it.
+        :raises MessageTooLarge: when the value is over the topic's limit, since no later try can succeed.
+        """
+        limit = message_limit_bytes(topic)
+        size = len(value or b"")
+        if size > limit or len(key or b"") + sum(len(n) + len(v) for n, v in headers) > BATCH_OVERHEAD_BYTES - 1024:
+            raise MessageTooLarge(f"a message of {size} bytes (limit {limit}) or its key and headers are too large", where=topic)
+        options: dict[str, Any] = {}
+        if timestamp_ms is not None:
+            options["timestamp"] = timestamp_ms
+        if partition is not None:
+            options["partition"] = partition
+
+        def done(error: KafkaError | None, _message: object) -> None:
+            self._decided(error)
+            if on_delivery is not None:
+                on_delivery(None if error is None else error.str())
+
+        with self._lock:
+            client = self._ready_client()
+            # Counted before produce(): its callback may run in the other thread before this one goes on.
+            self._counters = replace(self._counters, queued=self._counters.queued + 1)
+            try:
+                client.produce(
+                    full_name(self._settings, topic),
+                    value=value,
+                    key=key,
+                    headers=list(headers) or None,
+                    on_delivery=done,
+                    **options,
+                )
+            except (BufferError, KafkaException) as error:
+                count = self._counters
+                self._counters = replace(count, queued=count.queued - 1, refused=count.refused + 1, last_error=str(error))
+                return False
+        return True
+
+    @property
+    def counters(self) -> ProducerCounters:
+        """A snapshot of what became of the messages."""
+        return self._counters
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until nothing is under way or *timeout_s* is over; returns how many messages still are."""
+        client = self._client if self._pid == os.getpid() else None
+        return int(client.flush(timeout_s)) if client is not None else 0
+
+    def close(self, timeout_s: float = 2.0) -> int:
+        """Flush for at most *timeout_s*, drop the rest (counted as lost) and stop the thread. Returns how many were dropped.
+
+        The producer may be used again: the next send makes a new client.
+        """
+        with self._lock:
+            client, thread = (self._client, self._thread) if self._pid == os.getpid() else (None, None)
+            self._client, self._thread = None, None
+        if client is None:
+            return 0
+        left = int(client.flush(timeout_s))
+        if left:
+            client.purge()
+            client.flush(1.0)
+        self._stop.set()
+        if thread is not None:
+            thread.join(timeout=2.0)
+        return left
+
+    def __enter__(self) -> BusProducer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ready_client(self) -> Producer:
+        """The client of this process; caller holds the lock."""
+        if self._client is not None and self._pid == os.getpid() and not self._fatal:
+            return self._client
+        if self._client is not None and self._pid != os.getpid():
+            # Destroying a client whose threads stayed in the parent hangs: leave it alone for the rest of this process's life.
+            _abandoned.append(self._client)
+            self._counters = ProducerCounters()
+        else:
+            self._stop.set()
+        self._fatal = False
+        self._pid = os.getpid()
+        self._stop = threading.Event()
+        config = client_config(self._settings, "producer", client_id=self._client_id)
+        config["error_cb"] = self._on_error
+        try:
+            self._client = Producer(config)
+        except KafkaException as error:
+            raise translate(error, self._settings.bootstrap) from error
+        self._thread = threading.Thread(target=_poll, args=(self._client, self._stop), name="eroica-producer-poll", daemon=True)
+        self._thread.start()
+        return self._client
+
+    def _decided(self, error: KafkaError | None) -> None:
+        with self._lock:
+            count = self._counters
+            if error is None:
+                self._counters = replace(count, delivered=count.delivered + 1)
+            else:
+                self._counters = replace(count, lost=count.lost + 1, last_error=error.str())
+
+    def _on_error(self, error: KafkaError) -> None:
+        with self._lock:
+            self._counters = replace(self._counters, last_error=error.str())
+            self._fatal = self._fatal or error.fatal()
+        _log.debug("producer %s: %s", self._client_id, error)
+
+
+def _poll(client: Producer, stop: threading.Event) -> None:
+    """Serve delivery reports until *stop*."""
+    while not stop.is_set():
+        client.poll(POLL_S)
+
+
+def wait_delivered(producer: BusProducer, timeout_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    """Block until everything queued so far is on the broker.
+
+    :raises BrokerError: when messages are still under way after *timeout_s*, or any has been lost since the producer began.
+    """
+    deadline = clock() + timeout_s
+    while producer.counters.in_flight and clock() < deadline:
+        producer.flush(min(0.2, max(0.0, deadline - clock())))
+    count = producer.counters
+    if count.in_flight or count.lost:
+        raise BrokerError(
+            f"{count.in_flight} messages are undelivered, {count.lost} lost ({count.last_error or 'no answer from the broker'})",
+            do="check that the broker is up",
+        )
