@@ -1,0 +1,138 @@
+"""The ``eroica`` command: a table of subcommands, loaded when they are called, and one way to end with an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from eroica import __version__
+from eroica.cli.options import Assignments, Bootstrap, Common, Config, Prefix
+from eroica.consumers.text import one_line
+from eroica.schemas.errors import EroicaError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("demo", "Slow down a real training job on this machine and watch the verdict come."),
+    "run": ("run", "Start a training command with the hook inside; no code change."),
+    "agent": ("agent", "Report the training processes of this host (one agent a host)."),
+    "detect": ("services", "Watch iterations and ask for profiles when a job slows or stalls."),
+    "group": ("services", "Collect the summaries of a request, class by class."),
+    "localize": ("services", "Compare peers and publish the verdict."),
+    "topics": ("topics", "Create, list or delete the topics."),
+    "profile": ("profile", "Ask for a profile of a running job by hand."),
+    "verdicts": ("verdicts", "Read verdicts."),
+    "record": ("record", "Write a job's topics to a folder."),
+    "replay": ("replay", "Come to the verdicts of a recording again, without a broker."),
+    "topology": ("topology", "Show the process groups of a parallel layout."),
+    "schema": ("schema", "Print the JSON Schema of a message, or the table of settings."),
+    "doctor": ("doctor", "Check broker, topics, permissions and limits, with what to do."),
+}
+"""Command → (module of this room, one line for the list of commands)."""
+
+INTERNAL_ERROR = 70
+INTERRUPTED = 130
+
+HELP = """Find out which worker makes a training job slow, and who merely waits.
+
+Example: eroica demo --fault slow-data
+
+Exit codes: 0 fine, 1 a finding where asked to fail on it, 2 wrong use, 3 broken input, 4 broker trouble.
+"""
+
+
+class Commands(TyperGroup):
+    """Loads a command's module only when that command is called: the list of commands needs none of them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names, in the table's order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A placeholder with the one-line help: enough for the list and for spelling hints."""
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1], callback=_nothing) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The real command."""
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        return name, load(str(name)) if name in COMMANDS else placeholder, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; Ctrl-C is an ordinary end."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=Commands, help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"eroica {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=False)
+def _options(
+    context: typer.Context,
+    bootstrap: Bootstrap = None,
+    prefix: Prefix = None,
+    config: Config = None,
+    assignments: Assignments = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    context.obj = Common(bootstrap, prefix, config, tuple(assignments or ()))
+
+
+def load(name: str) -> Any:
+    """The command called *name*, from its module."""
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    import_module(f"eroica.cli.{COMMANDS[name][0]}").register(single)
+    group = typer.Typer(add_completion=False, rich_markup_mode=None)
+    group.add_typer(single)
+    loaded: Any = typer.main.get_group(group)
+    return loaded.commands[name]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line *argv* (default: the process's) and return the exit code.
+
+    An :class:`EroicaError` becomes one sentence on standard error; a traceback only with ``EROICA_DEBUG=1``.
+    """
+    try:
+        app(args=list(argv) if argv is not None else None, prog_name="eroica", standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except EroicaError as error:
+        return _report(one_line(error, 2_000), error.exit_code)
+    except Exception as error:  # noqa: BLE001  # the last line of defence: a person gets a sentence
+        return _report(f"internal error ({one_line(repr(error), 500)}); EROICA_DEBUG=1 shows where", INTERNAL_ERROR)
+    return 0
+
+
+def _report(sentence: str, code: int) -> int:
+    if os.environ.get("EROICA_DEBUG") == "1":
+        traceback.print_exc()
+    print(f"eroica: {sentence}", file=sys.stderr)
+    return code
+
+
+def _nothing() -> None:
+    """The callback of a placeholder; never called."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""``eroica detect``, ``eroica group``, ``eroica localize``: the services of the pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eroica.cli.options import Common, command
+from eroica.cli.output import set_up_logging
+
+DETECT_HELP = """Watch the iterations of all jobs and ask for a profile when one gets slow, spikes or stands still.
+
+Run as many as you like: they share the work. Ends in order on SIGTERM.
+
+Example: eroica detect --bootstrap kafka:9092 --set detect.window=50
+"""
+GROUP_HELP = """Collect the behaviour summaries of each profile request, one comparison class at a time.
+
+Run as many as you like: they share the work. Ends in order on SIGTERM.
+
+Example: eroica group --bootstrap kafka:9092
+"""
+LOCALIZE_HELP = """Compare peers and publish one verdict for each profile request, exactly once.
+
+Example: eroica localize --bootstrap kafka:9092 --set localize.rules=eroica
+"""
+
+Workdir = Annotated[Path | None, typer.Option(help="For the little that a worker keeps on disk; default: a temporary folder.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("detect", help=DETECT_HELP)(command(detect))
+    app.command("group", help=GROUP_HELP)(command(group))
+    app.command("localize", help=LOCALIZE_HELP)(command(localize))
+
+
+def detect(common: Common, workdir: Workdir = None) -> int:
+    """See ``DETECT_HELP``."""
+    settings = common.settings()
+    set_up_logging()
+    from eroica.streams.service import run_detect
+
+    return run_detect(settings, workdir=workdir)
+
+
+def group(common: Common, workdir: Workdir = None) -> int:
+    """See ``GROUP_HELP``."""
+    settings = common.settings()
+    set_up_logging()
+    from eroica.streams.service import run_group
+
+    return run_group(settings, workdir=workdir)
+
+
+def localize(common: Common) -> int:
+    """See ``LOCALIZE_HELP``."""
+    settings = common.settings()
+    set_up_logging()
+    from eroica.localizer.service import run_localizer
+
+    return run_localizer(settings)
