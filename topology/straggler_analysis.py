@@ -1,0 +1,193 @@
+"""Reads operation timelines as ByteDance-Seed/StragglerAnalysis publishes them, into a step graph and its times.
+
+A row is an operation of one worker: dp_rank, stage, rank, step, optype, start_ts and duration (seconds), seq_id (its
+place among its kind), mc and gmc (model chunk in the stage and in the model), mb_id (micro-batch). All replicas and
+steps share one dependency graph, read off the first replica's first step (the dependency model of OSDI '25, §4.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from eroica.schemas.errors import InvalidInput, MissingDependency
+from eroica.schemas.ranks import RankArray
+from eroica.topology.stepgraph import FloatArray, StepGraph
+from eroica.topology.timeline import SYNCHRONISED, Row, build_graph, meeting_transfer
+from eroica.topology.whatif import WhatIf
+
+__all__ = ["COLUMNS", "COMMUNICATION", "Timeline", "is_timeline", "read_timeline"]
+
+COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc")
+MAX_ROWS = 50_000_000
+"""A table beyond this does not fit beside its graph."""
+COMMUNICATION = frozenset(
+    {
+        "forward-send",
+        "forward-recv",
+        "backward-send",
+        "backward-recv",
+        "layernorm-grads-all-reduce",
+        "embedding-grads-all-reduce",
+        "optimizer-clip-main-grad",
+        *SYNCHRONISED,
+    }
+)
+"""Kinds that the published analysis idealises to their median."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A job's timeline, ready to be asked. Lanes are data-parallel ranks."""
+
+    graph: StepGraph
+    start_s: FloatArray
+    """Shape (ops, lanes, steps): as measured, from the start of the step."""
+    duration_s: FloatArray
+    transfer_s: FloatArray
+    """Time of compute, transfer (waiting taken off) of meetings: what ``WhatIf`` takes."""
+    steps: RankArray
+    rank_of: RankArray
+    """Shape (lanes, stages): global rank of each worker."""
+    notes: tuple[str, ...] = ()
+
+    def what_if(self) -> WhatIf:
+        """The questions of the published analysis, with its definitions."""
+        return WhatIf(self.graph, self.transfer_s, COMMUNICATION)
+
+
+def is_timeline(path: Path) -> bool:
+    """Whether a file looks like such a timeline, by its name and first bytes."""
+    if path.suffix != ".parquet" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def read_timeline(path: Path) -> Timeline:
+    """Read a timeline from a parquet file.
+
+    Steps in which a worker's operation is missing or double are left out, and that is noted.
+
+    :raises MissingDependency: without pyarrow.
+    :raises InvalidInput: if the file is not such a table, or no step is complete.
+    """
+    columns = _read_columns(path)
+    try:
+        return _timeline(columns)
+    except InvalidInput as error:
+        raise InvalidInput(error.what, where=str(path), do=error.do) from error
+
+
+def _read_columns(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingDependency(
+            "reading parquet timelines needs pyarrow", where=str(path), do="pip install 'eroica[timelines]'"
+        ) from error
+    try:
+        file = pq.ParquetFile(path)
+        if file.metadata.num_rows > MAX_ROWS:
+            raise InvalidInput(f"the table has more than {MAX_ROWS} rows", where=str(path))
+        missing = [c for c in COLUMNS if c not in file.schema_arrow.names]
+        if missing:
+            raise InvalidInput(f"the table has no column {missing[0]!r}", where=str(path))
+        table = file.read(columns=list(COLUMNS))
+        kind = np.array(table["optype"].cast(pa.string()).to_pylist(), dtype=np.str_)
+        columns: dict[str, npt.NDArray[Any]] = {
+            name: table[name].to_numpy().astype(np.float64 if name in ("start_ts", "duration") else np.int64)
+            for name in COLUMNS
+            if name != "optype"
+        }
+    except (OSError, pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidInput(f"the file is not a readable timeline ({error})", where=str(path)) from error
+    columns["optype"] = kind
+    return columns
+
+
+def _timeline(columns: dict[str, npt.NDArray[Any]]) -> Timeline:
+    if columns["step"].size == 0:
+        raise InvalidInput("the timeline is empty")
+    for name in ("start_ts", "duration"):
+        if not np.isfinite(columns[name]).all():
+            raise InvalidInput(f"column {name!r} has a value that is no number")
+    lanes, stages = int(columns["dp_rank"].max()) + 1, int(columns["stage"].max()) + 1
+    if min(int(columns["dp_rank"].min()), int(columns["stage"].min()), int(columns["seq_id"].min())) < 0:
+        raise InvalidInput("a rank, stage or sequence number is negative")
+    if max(lanes * stages, int(columns["seq_id"].max())) > columns["step"].size:
+        raise InvalidInput("the timeline names far more ranks, stages or sequence numbers than it has rows")
+    if (columns["duration"] < 0).any() or not columns["duration"].any():
+        raise InvalidInput("a duration is negative, or no time passes")
+    steps = np.unique(columns["step"])
+    template = _first(columns, steps)
+    rows = [
+        Row(
+            stage=int(columns["stage"][i]),
+            kind=str(columns["optype"][i]),
+            seq=int(columns["seq_id"][i]),
+            chunk=max(int(columns["mc"][i]), 0),
+            global_chunk=int(columns["gmc"][i]),
+            start=float(columns["start_ts"][i]),
+            end=float(columns["start_ts"][i] + columns["duration"][i]),
+        )
+        for i in template
+    ]
+    if len(rows) * lanes * steps.size > 8 * columns["step"].size + 1_000_000:
+        raise InvalidInput("most workers have far fewer operations than the first one")
+    if len({(r.stage, r.kind, r.seq) for r in rows}) != len(rows):
+        raise InvalidInput("an operation of the first worker has the sequence number of another")
+    graph, meetings = build_graph(rows, lanes)
+    start, duration, complete = _spread(columns, rows, steps, lanes)
+    if not complete.any():
+        raise InvalidInput("no step has every operation of every worker", do="check that all workers were recorded")
+    notes = () if complete.all() else (f"{int((~complete).sum())} of {steps.size} steps are incomplete and left out",)
+    start, duration = start[:, :, complete], duration[:, :, complete]
+    transfer = meeting_transfer(meetings, start, duration)
+    rank_of = np.full((lanes, stages), -1, dtype=np.int64)
+    rank_of[columns["dp_rank"], columns["stage"]] = columns["rank"]
+    return Timeline(graph, start, duration, transfer, steps[complete], rank_of, notes)
+
+
+def _first(columns: dict[str, npt.NDArray[Any]], steps: RankArray) -> list[int]:
+    """Rows of the first replica's first step, in the order in which they started."""
+    mine = np.flatnonzero((columns["dp_rank"] == 0) & (columns["step"] == steps[0]))
+    if mine.size == 0:
+        raise InvalidInput("the first replica has no operation in the first step")
+    order = np.lexsort((columns["optype"][mine], columns["seq_id"][mine], columns["start_ts"][mine]))
+    return [int(i) for i in mine[order]]
+
+
+def _spread(
+    columns: dict[str, npt.NDArray[Any]], rows: list[Row], steps: RankArray, lanes: int
+) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
+    """Starts and durations in arrays of shape (ops, lanes, steps), and which steps have each operation exactly once."""
+    number = {(r.stage, r.kind, r.seq): i for i, r in enumerate(rows)}
+    kinds, kind_code = np.unique(columns["optype"], return_inverse=True)
+    seqs = int(columns["seq_id"].max()) + 1
+    stages = int(columns["stage"].max()) + 1
+    code = (columns["stage"] * kinds.size + kind_code) * seqs + columns["seq_id"]
+    table = np.full(stages * kinds.size * seqs, -1, dtype=np.int64)
+    names = {str(k): i for i, k in enumerate(kinds)}
+    for (stage, kind, seq), op in number.items():
+        table[(stage * kinds.size + names[kind]) * seqs + seq] = op
+    op = table[code]
+    at_step = np.searchsorted(steps, columns["step"])
+    begin = np.full(steps.size, np.inf)
+    np.minimum.at(begin, at_step, columns["start_ts"])
+    known = op >= 0
+    count = np.zeros((len(rows), lanes, steps.size), dtype=np.int64)
+    np.add.at(count, (op[known], columns["dp_rank"][known], at_step[known]), 1)
+    complete = np.asarray((count == 1).all(axis=(0, 1)))
+    complete[at_step[~known]] = False
+    start = np.zeros(count.shape)
+    duration = np.zeros(count.shape)
+    where = (op[known], columns["dp_rank"][known], at_step[known])
+    start[where] = columns["start_ts"][known] - begin[at_step[known]]
+    duration[where] = columns["duration"][known]
+    return start, duration, complete
