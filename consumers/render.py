@@ -1,0 +1,145 @@
+"""A verdict as a person reads it. Pure; every text from the wire is shown as text, never as markup."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from eroica.consumers.text import clean, one_line
+from eroica.schemas.verdicts import Cause, Coverage, Evidence, Impact, Verdict
+
+MAX_CAUSES = 5
+MAX_EVIDENCE = 8
+MAX_FUNCTIONS = 4
+MAX_NOTES = 6
+RANKS_WIDTH = 60
+"""Characters of a set of ranks before it is cut: a thousand ranges help nobody."""
+
+_STYLE = {
+    "culprit_found": "bold red",
+    "shared_cause": "bold yellow",
+    "no_fault_found": "bold green",
+    "insufficient_data": "bold yellow",
+}
+_MARK = {"culprit_found": "✖", "shared_cause": "▲", "no_fault_found": "✔", "insufficient_data": "?"}
+
+
+def render_verdict(verdict: Verdict) -> RenderableType:
+    """Headline, causes with their evidence, who merely waits, what it costs, what was seen, what to do."""
+    parts: list[RenderableType] = [headline(verdict), Text()]
+    parts.append(Padding(_facts(verdict), (0, 0, 0, 2)))
+    for number, cause in enumerate(verdict.causes[:MAX_CAUSES], 1):
+        parts += [Text(), _cause(number, cause)]
+    if len(verdict.causes) > MAX_CAUSES:
+        parts.append(Text(f"  and {len(verdict.causes) - MAX_CAUSES} more causes", style="dim"))
+    return Group(*parts)
+
+
+def headline(verdict: Verdict) -> Text:
+    """The one sentence, marked and coloured by status."""
+    return Text(f"{_MARK[verdict.status]} {one_line(verdict.headline, 500)}", style=_STYLE[verdict.status])
+
+
+def _facts(verdict: Verdict) -> Table:
+    table = _grid()
+    first, last = verdict.request.steps
+    table.add_row("job", f"{one_line(verdict.job)}, steps {first}–{last}, asked for since: {verdict.request.reason}")
+    if verdict.waiters.ranks:
+        table.add_row("merely waiting", f"ranks {_ranks(verdict.waiters.ranks)}, {verdict.waiters.wait_share:.0%} of their step")
+    impact = _impact(verdict.impact)
+    if impact:
+        table.add_row("impact", impact)
+    table.add_row("seen", _coverage(verdict.coverage))
+    for note in verdict.coverage.notes[:MAX_NOTES]:
+        table.add_row("", one_line(note))
+    table.add_row("when", one_line(verdict.event_time, 40))
+    table.add_row("id", one_line(verdict.verdict_id, 80))
+    return table
+
+
+def _cause(number: int, cause: Cause) -> RenderableType:
+    title = Text(f"  {number}. ", style="bold")
+    title.append(f"{cause.class_}", style="bold")
+    if cause.fault:
+        title.append(f", {one_line(cause.fault, 120)}")
+    title.append(f"  explains {cause.explains:.0%} of the waiting, confidence {cause.confidence:.2f}")
+    table = _grid()
+    table.add_row("suspects", _suspects(cause))
+    group = cause.isolation_group
+    table.add_row("within", f"{one_line(group.kind, 80)}, ranks {_ranks(group.ranks)}")
+    for position, function in enumerate(cause.functions[:MAX_FUNCTIONS]):
+        table.add_row("in" if position == 0 else "", clean(function, 300))
+    table.add_row("do", f"{cause.action.kind}: {clean(cause.action.text, 600)}")
+    if cause.action.playbook:
+        table.add_row("playbook", one_line(cause.action.playbook))
+    parts: list[RenderableType] = [title, Padding(table, (0, 0, 0, 5))]
+    if cause.evidence:
+        parts.append(Padding(_evidence(cause.evidence), (0, 0, 0, 5)))
+    return Group(*parts)
+
+
+def _evidence(items: list[Evidence]) -> Table:
+    table = Table("evidence", "of", "value", "expected", "score", "among", box=None, pad_edge=False, header_style="dim")
+    for item in items[:MAX_EVIDENCE]:
+        table.add_row(
+            Text(one_line(item.metric, 60)),
+            Text(one_line(item.subject, 60)),
+            Text(f"{_number(item.value)} {one_line(item.unit, 12)}"),
+            Text(_number(item.expected)),
+            Text(f"{_number(item.score)}"),
+            Text(one_line(item.compared_with, RANKS_WIDTH)),
+        )
+    if len(items) > MAX_EVIDENCE:
+        table.add_row(Text(f"and {len(items) - MAX_EVIDENCE} more", style="dim"))
+    return table
+
+
+def _suspects(cause: Cause) -> str:
+    suspects = cause.suspects
+    said = [
+        f"ranks {_ranks(suspects.ranks)}" if suspects.ranks else "",
+        "hosts " + one_line(", ".join(suspects.hosts[:10]), 200) if suspects.hosts else "",
+        "links " + one_line(", ".join(suspects.links[:10]), 200) if suspects.links else "",
+        "stages " + ", ".join(str(stage) for stage in suspects.stages[:20]) if suspects.stages else "",
+    ]
+    return "; ".join(part for part in said if part) or "none"
+
+
+def _impact(impact: Impact) -> str:
+    said: list[str] = []
+    if impact.step_ms is not None:
+        ideal = f" (would be {impact.ideal_step_ms:.1f} ms)" if impact.ideal_step_ms is not None else ""
+        said.append(f"step {impact.step_ms:.1f} ms{ideal}")
+    if impact.slowdown is not None:
+        said.append(f"slowdown {impact.slowdown:.2f}×")
+    if impact.waste is not None:
+        said.append(f"{impact.waste:.0%} wasted")
+    if impact.gpu_hours_per_day is not None:
+        said.append(f"{impact.gpu_hours_per_day:.1f} device hours a day")
+    return ", ".join(said)
+
+
+def _coverage(coverage: Coverage) -> str:
+    text = f"{coverage.received} of {coverage.expected} ranks, roles from {one_line(coverage.topology_source, 40)}"
+    if coverage.missing:
+        text += f"; missing {_ranks(coverage.missing)}"
+    if coverage.late:
+        text += f"; late {_ranks(coverage.late)}"
+    return text
+
+
+def _grid() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _ranks(text: str) -> str:
+    return one_line(text, RANKS_WIDTH)
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1_000 else f"{value:,.0f}"
