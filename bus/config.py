@@ -34,6 +34,7 @@ FETCH_TOTAL_BYTES = 16_777_216
 _SECRET_MARKS = ("password", "secret", "key.pem", "oauthbearer.config", "token", "ssl.key")
 
 _client_log = logging.getLogger("eroica.bus.librdkafka")
+_client_log.addHandler(logging.NullHandler())  # reconnects are no news on the terminal of somebody who configured no logging
 
 
 def full_name(settings: KafkaSettings, topic: str) -> str:

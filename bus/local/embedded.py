@@ -20,7 +20,7 @@ _ATTEMPTS = 3
 class EmbeddedBroker:
     """A broker of our own for as long as the context lasts.
 
-    Limits (of Tansu 0.6): nothing survives a restart, aborted transactions are visible, end offsets read too low. Good for the demo
+    Limits (of Tansu 0.6): nothing survives a restart, aborted transactions are visible, end offsets read too low. For the demo
     and for contract tests, not for tests of failures or of exactly-once. Start it from a thread that outlives it.
     """
 
