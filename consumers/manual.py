@@ -44,8 +44,8 @@ def plan_request(
 ) -> ProfileRequest:
     """The request for *view*'s launch. Pure.
 
-    It starts far enough ahead for every rank to hear of it; with unknown *progress* at each rank's next step, which the ranks then
-    say in their summaries.
+    It starts far enough ahead for every rank to hear of it; with unknown *progress* at each rank's next step, which the ranks
+    then say in their summaries.
 
     :raises UsageError: unless exactly one of *steps* and *duration_ms* is positive, or if the job has ended.
     """

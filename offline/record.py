@@ -1,0 +1,160 @@
+"""Recording a job's topics from a broker: only that job's messages, bounded memory, safe to stop and go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from eroica.bus import Incoming, client_config, full_name, read_partitions
+from eroica.bus.consumer import METADATA_TIMEOUT_S, partition_ids
+from eroica.bus.errors import translate
+from eroica.offline.writer import RecordingWriter
+from eroica.schemas.base import Message
+from eroica.schemas.codec import decode
+from eroica.schemas.errors import SchemaError
+from eroica.schemas.settings import EroicaSettings, KafkaSettings
+from eroica.schemas.summaries import Expectation, StackEvidence, Summary, SummaryError
+from eroica.schemas.topics import KEY_SEPARATOR, message_key
+
+RECORDED_TOPICS = ("verdicts", "groups", "summaries", "control", "baselines", "partials", "iterations", "jobs")
+"""Effects before their causes: what is recorded has everything that led to it recorded too, though the job goes on meanwhile."""
+RECORDED_SETTINGS = ("detect", "group", "localize")
+SETTLE_S = 0.5
+"""A topic counts as read when all ends were met and nothing came for so long (end offsets alone may read too low)."""
+BUSY_S = 3.0
+"""On a topic that never falls silent (other jobs write too), reading stops so long after what was its end at the start."""
+CHECKPOINT_S = 2.0
+
+Until = Literal["now", "verdict", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordProgress:
+    """How far a recorder is."""
+
+    topic: str
+    counts: dict[str, int]
+
+
+class JobFilter:
+    """Decides which records are of one job. Pure.
+
+    The key's first part names the job; a separator in the name was replaced there, so where two names could share a key the
+    message itself decides. What cannot be read is kept: a recording is faithful.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._key = message_key(job).encode()
+        self._part = self._key + KEY_SEPARATOR.encode()
+        self._ambiguous = "_" in message_key(job)
+
+    def __call__(self, topic: str, record: Incoming) -> bool:
+        """Whether *record* of *topic* (short name) is of the job."""
+        key = record.key or b""
+        if key != self._key and not key.startswith(self._part):
+            return False
+        if not self._ambiguous or record.value is None:
+            return True
+        try:
+            return job_of(decode(topic, record.value)) == self._job
+        except SchemaError:
+            return True
+
+
+def job_of(message: Message) -> str:
+    """The job that a message is about."""
+    if isinstance(message, (Summary, SummaryError, StackEvidence)):
+        return message.who.job
+    if isinstance(message, Expectation):
+        return message.request.job
+    return str(getattr(message, "job", ""))
+
+
+def record(
+    settings: EroicaSettings,
+    job: str,
+    directory: Path,
+    *,
+    until: Until = "now",
+    stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[RecordProgress], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, int]:
+    """Write *job*'s topics into *directory*; returns the number of messages by topic.
+
+    :param until: ``now``: what is there; ``verdict``: go on until a verdict is recorded; ``stopped``: until *stop* says so.
+    :param stop: asked between batches; what was read so far is a whole recording.
+    :raises BrokerError: broker unreachable or a topic missing.
+    :raises InvalidInput: *directory* holds a recording of something else.
+    """
+    kept = {name: getattr(settings, name).model_dump(mode="json") for name in RECORDED_SETTINGS}
+    writer = RecordingWriter(directory, job=job, prefix=settings.kafka.prefix, settings=kept)
+    wanted = JobFilter(job)
+    before = writer.counts().get("verdicts", 0)
+    try:
+        while True:
+            for topic in RECORDED_TOPICS:
+                on_progress(RecordProgress(topic, writer.counts()))
+                _read_topic(settings.kafka, topic, writer, wanted, stop, clock)
+            if stop() or until == "now" or (until == "verdict" and writer.counts().get("verdicts", 0) > before):
+                break
+    finally:
+        writer.close()
+    return writer.counts()
+
+
+def _read_topic(
+    settings: KafkaSettings,
+    topic: str,
+    writer: RecordingWriter,
+    wanted: JobFilter,
+    stop: Callable[[], bool],
+    clock: Callable[[], float],
+) -> None:
+    """Read *topic* from where the recording ends to the topic's end as of now."""
+    ends = _end_offsets(settings, topic)
+    writer.note_partitions(topic, len(ends))
+    start = writer.start_of(topic)
+    pending = {p for p, end in ends.items() if end > start.get(p, 0)}
+    reached_at = clock()
+    saved_at = clock()
+
+    def enough() -> bool:
+        return stop() or (not pending and clock() - reached_at > BUSY_S)
+
+    batches = read_partitions(
+        settings, topic, start=start, to_end=True, settle_s=SETTLE_S, poll_s=0.1, stop=enough, client_id="eroica-record"
+    )
+    for batch in batches:
+        for item in batch:
+            if wanted(topic, item):
+                writer.add(topic, item)
+            writer.passed(topic, item.partition, item.offset)
+            if item.partition in pending and item.offset + 1 >= ends[item.partition]:
+                pending.discard(item.partition)
+                reached_at = clock()
+        if clock() - saved_at > CHECKPOINT_S:
+            writer.checkpoint()
+            saved_at = clock()
+    writer.checkpoint()
+
+
+def _end_offsets(settings: KafkaSettings, topic: str) -> dict[int, int]:
+    """Partition → end offset as the broker tells it."""
+    consumer: Any = Consumer(client_config(settings, "consumer", client_id="eroica-record"))
+    name = full_name(settings, topic)
+    try:
+        return {
+            p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=METADATA_TIMEOUT_S)[1]
+            for p in partition_ids(consumer, settings, topic)
+        }
+    except KafkaException as error:
+        raise translate(error, name) from error
+    finally:
+        consumer.close()
