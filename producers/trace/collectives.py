@@ -1,0 +1,249 @@
+"""Collectives per communicator and slot (place in the step), in the form in which the members' executions can be matched."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from eroica.producers.trace.columns import ANNOTATION, CPU_OP, RUNTIME, CommArgs, Floats, Ints, Trace
+from eroica.producers.trace.critical_path import CriticalPath
+from eroica.producers.trace.identity import process_groups
+from eroica.producers.trace.intervals import Intervals, union
+from eroica.producers.trace.naming import CollectiveName, canonical_op, host_collective, kernel_collective
+from eroica.producers.trace.steps import Steps
+from eroica.schemas.ranks import format_ranks
+from eroica.schemas.summaries import Communicator, Slot
+
+DTYPE_BYTES = {
+    "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4, "int32": 4, "long": 8,
+    "int64": 8,
+    "short": 2, "int16": 2, "byte": 1, "uint8": 1, "char": 1, "int8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "complexfloat": 8, "complexdouble": 16,
+}  # fmt: skip
+"""Bytes per element by torch's type names, in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One execution of a collective. Times in µs from the trace's origin."""
+
+    row: int
+    group: str
+    op: str
+    backend: str
+    step: int
+    issued_us: float
+    start_us: float
+    duration_us: float
+    exposed_us: float
+    bytes: int
+    dtype: str
+    seq: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """All operations in issue order, what was left out, and what each communicator is known to be."""
+
+    operations: list[Operation]
+    before_window: int
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def find_collectives(trace: Trace, steps: Steps, path: CriticalPath) -> Communication:
+    """Read every collective of the window: from device kernels where there are any, and from host libraries' annotations.
+
+    A kernel is counted in the step that launched it, an annotation in the step in which it began. Kernels whose launch the
+    trace does not hold belong to a step before the window and are counted apart, unless the trace holds no launches at all.
+    """
+    rows = path.collective_rows
+    if rows.size == 0:
+        return Communication([], 0)
+    launch = launches(trace, rows)
+    issued = np.where(launch >= 0, trace.ts_us[np.maximum(launch, 0)], trace.ts_us[rows])
+    on_host = trace.category[rows] == ANNOTATION
+    known = on_host | (launch >= 0)
+    if not (launch >= 0).any():
+        known[:] = True
+    known &= (issued >= steps.window[0]) & (issued < steps.window[1])
+    notes = np.flatnonzero(trace.name_mask(host_collective(n) is not None for n in trace.names) & (trace.category == ANNOTATION))
+    note = _holders(trace, launch, notes)
+    params = _holders(trace, launch, np.array(sorted(r for r in trace.comm if trace.category[r] == CPU_OP), np.int64))
+    end = trace.end_us[rows]
+    hidden = _hiding(path).overlap(trace.ts_us[rows], end)
+    step = np.minimum(steps.of(issued), steps.number.size - 1)
+    named = process_groups(trace)
+    operations = [
+        _operation(trace, int(rows[i]), int(note[i]), int(params[i]), named, int(step[i]), float(issued[i]), float(hidden[i]))
+        for i in np.lexsort((rows, issued)).tolist()
+        if known[i]
+    ]
+    return Communication(operations, int((~known).sum()), named)
+
+
+def bus_bandwidth_gbps(op: str, size: int, bytes_: Floats, duration_us: Floats) -> Floats:
+    """Bus bandwidth, Gb/s: algorithm bandwidth times the factor of nccl-tests' PERFORMANCE.md (n members).
+
+    ``bytes_`` is the larger of input and output per rank. 0 where size, bytes or duration are unknown.
+    """
+    factor = {"all_reduce": 2 * (size - 1) / size, "broadcast": 1.0, "reduce": 1.0, "send": 1.0, "recv": 1.0} if size > 1 else {}
+    scale = factor.get(op, (size - 1) / size if size > 1 else 0.0)
+    known = (duration_us > 0) & (bytes_ > 0)
+    return np.where(known, bytes_ * 8e-3 * scale / np.where(known, duration_us, 1.0), 0.0)
+
+
+def communicators(communication: Communication, steps: Steps, max_values: int) -> list[Communicator]:
+    """Slots by communicator. All members choose the same slots: the rule knows only places and counts that they share.
+
+    Rule: every slot if slots × steps ≤ *max_values*; else the first and last of the step and every k-th place, k = ⌈slots ×
+    steps / max_values⌉. What is not chosen remains as totals under index -1.
+    """
+    by_group: dict[str, list[Operation]] = defaultdict(list)
+    for operation in communication.operations:
+        by_group[operation.group].append(operation)
+    found = []
+    for name, operations in sorted(by_group.items()):
+        known = communication.groups.get(name, {})
+        ranks = known.get("ranks") or []
+        size = max([known.get("size", 0), *(o.size for o in operations)])
+        found.append(
+            Communicator(
+                name=name,
+                kind=known.get("desc", ""),
+                backend=operations[0].backend,
+                ranks=format_ranks(ranks) if len(ranks) == size else "",
+                size=size,
+                slots=_slots(_placed(operations), steps, max_values),
+            )
+        )
+    return found
+
+
+def _operation(
+    trace: Trace, row: int, note: int, params: int, named: dict[str, dict[str, Any]], step: int, issued: float, hidden: float
+) -> Operation:
+    """One execution; kernels that say nothing about themselves (coalesced, send/receive) get it from the host call around
+    their launch.
+    """
+    args = trace.comm.get(row) or trace.comm.get(params) or CommArgs()
+    name = trace.names[trace.name[row]]
+    by_name = kernel_collective(name) or host_collective(name)
+    annotated = host_collective(trace.names[trace.name[note]]) if note >= 0 else None
+    said = by_name or annotated or CollectiveName("unknown", "unknown")
+    op = canonical_op(args.collective) if args.collective else annotated.op if annotated else said.op
+    group = args.group_name or _only(named)
+    if not group:
+        group = said.backend if trace.category[row] == ANNOTATION else f"stream {trace.streams[trace.stream[row]]}"
+    elements = max(args.in_elements, args.out_elements, 0)
+    return Operation(
+        row=row,
+        group=group,
+        op=op or "unknown",
+        backend=said.backend,
+        step=step,
+        issued_us=issued,
+        start_us=float(trace.ts_us[row]),
+        duration_us=float(trace.dur_us[row]),
+        exposed_us=max(0.0, float(trace.dur_us[row]) - hidden),
+        bytes=elements * DTYPE_BYTES.get(args.dtype.lower(), 0),
+        dtype=args.dtype,
+        seq=args.seq,
+        size=args.group_size or named.get(group, {}).get("size", 0),
+    )
+
+
+def _only(named: dict[str, dict[str, Any]]) -> str:
+    return next(iter(named)) if len(named) == 1 else ""
+
+
+def launches(trace: Trace, rows: Ints) -> Ints:
+    """Row of the runtime call that launched each of *rows*, -1 without one."""
+    calls = trace.rows(RUNTIME)
+    calls = calls[trace.correlation[calls] > 0]
+    if calls.size == 0:
+        return np.full(rows.size, -1, np.int64)
+    order = np.argsort(trace.correlation[calls], kind="stable")
+    ids = trace.correlation[calls][order]
+    k = np.minimum(np.searchsorted(ids, trace.correlation[rows]), ids.size - 1)
+    return np.where(ids[k] == trace.correlation[rows], calls[order][k], -1)
+
+
+def _holders(trace: Trace, launch: Ints, notes: Ints) -> Ints:
+    """For each launch, the row of *notes* on the same thread that holds it, -1 without one."""
+    found = np.full(launch.size, -1, np.int64)
+    for thread in np.unique(trace.thread[notes]).tolist():
+        mine = notes[trace.thread[notes] == thread]
+        calls = np.flatnonzero((launch >= 0) & (trace.thread[np.maximum(launch, 0)] == thread))
+        time = trace.ts_us[launch[calls]]
+        k = np.searchsorted(trace.ts_us[mine], time, "right") - 1
+        inside = (k >= 0) & (time <= trace.end_us[mine[np.maximum(k, 0)]])
+        found[calls[inside]] = mine[k[inside]]
+    return found
+
+
+def _hiding(path: CriticalPath) -> Intervals:
+    a, b = path.compute, path.memory
+    return union(np.concatenate((a.start, b.start)), np.concatenate((a.end, b.end)))
+
+
+def _placed(operations: list[Operation]) -> list[tuple[int, Operation]]:
+    """Number a communicator's operations within their steps.
+
+    Steps of the usual length count from their start; the first step, if it lost its beginning to the window's edge, counts
+    so that its end matches the others' end.
+    """
+    per_step: dict[int, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        per_step[operation.step].append(operation)
+    lengths = [len(v) for v in per_step.values()]
+    usual = max(set(lengths), key=lambda n: (lengths.count(n), n))
+    first = min(per_step)
+    placed: list[tuple[int, Operation]] = []
+    for step, members in per_step.items():
+        missing = usual - len(members) if step == first and len(per_step) > 1 and len(members) < usual else 0
+        placed.extend((missing + i, operation) for i, operation in enumerate(members))
+    return placed
+
+
+def _slots(placed: list[tuple[int, Operation]], steps: Steps, max_values: int) -> list[Slot]:
+    table: dict[tuple[int, str], list[Operation]] = defaultdict(list)
+    for index, operation in placed:
+        table[index, operation.op].append(operation)
+    count = max(i for i, _ in table) + 1
+    used = len({o.step for _, o in placed})
+    every = -(-count * used // max_values) if count * used > max_values else 1
+    slots, rest = [], defaultdict(list)
+    for (index, op), members in sorted(table.items()):
+        if index % every == 0 or index == count - 1:
+            slots.append(_slot(index, op, members, steps))
+        else:
+            rest[op].extend(members)
+    return slots + [
+        Slot(op=op, index=-1, count=len(m), total_us=_round(sum(o.duration_us for o in m)), bytes=max(o.bytes for o in m))
+        for op, m in sorted(rest.items())
+    ]
+
+
+def _slot(index: int, op: str, members: list[Operation], steps: Steps) -> Slot:
+    hidden = any(o.exposed_us < o.duration_us - 0.5 for o in members)
+    return Slot(
+        op=op,
+        index=index,
+        bytes=max(o.bytes for o in members),
+        dtype=members[0].dtype,
+        count=len(members),
+        total_us=_round(sum(o.duration_us for o in members)),
+        step=[int(steps.number[o.step]) for o in members],
+        start_us=[_round(o.start_us - float(steps.start_us[o.step])) for o in members],
+        duration_us=[_round(o.duration_us) for o in members],
+        seq=[o.seq for o in members] if all(o.seq >= 0 for o in members) else [],
+        exposed_us=[_round(o.exposed_us) for o in members] if hidden else [],
+    )
+
+
+def _round(value: float) -> float:
+    return round(value, 1)

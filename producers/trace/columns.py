@@ -1,0 +1,245 @@
+"""A trace as numpy columns: names interned, categories coded, times in microseconds from the first event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from eroica.producers.trace.events import NO_ARGS, Event
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int8]
+Mask = npt.NDArray[np.bool_]
+
+OTHER, CPU_OP, ANNOTATION, PYTHON, RUNTIME, KERNEL, MEMCPY, MEMSET, GPU_ANNOTATION, SYNC, OVERHEAD = range(11)
+
+CATEGORY_CODES = {
+    "cpu_op": CPU_OP,
+    "operator": CPU_OP,  # kineto of 2020
+    "user_annotation": ANNOTATION,
+    "python_function": PYTHON,
+    "cuda_runtime": RUNTIME,
+    "cuda_driver": RUNTIME,
+    "runtime": RUNTIME,
+    "hip_runtime": RUNTIME,
+    "xpu_runtime": RUNTIME,
+    "xpu_driver": RUNTIME,
+    "mtia_runtime": RUNTIME,
+    "glow_runtime": RUNTIME,
+    "privateuse1_runtime": RUNTIME,
+    "privateuse1_driver": RUNTIME,
+    "kernel": KERNEL,
+    "mtia_ccp_events": KERNEL,
+    "hpu_op": KERNEL,
+    "collective_comm": KERNEL,
+    "gpu_memcpy": MEMCPY,
+    "memcpy": MEMCPY,
+    "gpu_memset": MEMSET,
+    "memset": MEMSET,
+    "gpu_user_annotation": GPU_ANNOTATION,
+    "cuda_sync": SYNC,
+    "overhead": OVERHEAD,
+}
+"""Categories of Kineto by any name they have had; unknown ones are read and left out of every figure."""
+
+NAME_LIMIT = 4_096
+"""Characters of a name kept: no real one is longer, and a hostile one costs no more than this."""
+DAY_US = 86_400e6
+"""Events further than this from the middle of a trace carry a broken time: no profile is a day long."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommArgs:
+    """What a collective's event says about itself; empty where it does not."""
+
+    collective: str = ""
+    in_elements: int = -1
+    out_elements: int = -1
+    dtype: str = ""
+    group_size: int = 0
+    group_name: str = ""
+    group_description: str = ""
+    group_ranks: str = ""
+    seq: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Complete (``ph: X``) events in columns, ascending by start, then falling by duration.
+
+    ``ts_us`` counts from the first event; ``origin_us`` is that event's time, µs since the epoch where ``absolute`` is true.
+    ``thread``, ``stream`` index ``threads`` (pid, tid) and ``streams``; ``correlation`` and ``external`` are -1 without one.
+    """
+
+    name: npt.NDArray[np.int32]
+    category: Codes
+    ts_us: Floats
+    dur_us: Floats
+    thread: npt.NDArray[np.int32]
+    stream: npt.NDArray[np.int32]
+    correlation: Ints
+    external: Ints
+    bytes: Floats
+    names: tuple[str, ...]
+    threads: tuple[tuple[str, str], ...]
+    streams: tuple[str, ...]
+    comm: dict[int, CommArgs]
+    """Row → what a collective said about itself."""
+    meta: dict[str, Any]
+    """Top-level keys of the file (distributedInfo, deviceProperties, baseTimeNanoseconds, …)."""
+    origin_us: float
+    absolute: bool
+    repairs: dict[str, int] = field(default_factory=dict)
+    """What had to be left out or mended to read the file, and how often."""
+
+    @property
+    def end_us(self) -> Floats:
+        """End of every event, µs."""
+        return self.ts_us + self.dur_us
+
+    def __len__(self) -> int:
+        return int(self.ts_us.size)
+
+    def rows(self, *categories: int) -> Ints:
+        """Rows of these categories, ascending by start."""
+        return np.flatnonzero(np.isin(self.category, categories))
+
+    def name_mask(self, accept: Iterable[bool]) -> Mask:
+        """Turn a verdict per interned name into one per row."""
+        return np.fromiter(accept, dtype=np.bool_, count=len(self.names))[self.name]
+
+
+class _Interner(dict[Any, int]):
+    """Value → running number."""
+
+    def __missing__(self, key: Any) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+class ColumnBuilder:
+    """Collects events in batches and ends as a :class:`Trace`; holds no event objects."""
+
+    def __init__(self) -> None:
+        self._names, self._threads, self._streams = _Interner(), _Interner(), _Interner()
+        self._categories = _Interner()
+        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
+        self._comm: dict[int, CommArgs] = {}
+        self._count = 0
+        self.repairs: dict[str, int] = {}
+
+    def mend(self, what: str, count: int = 1) -> None:
+        """Note that *count* events needed the repair *what*."""
+        if count:
+            self.repairs[what] = self.repairs.get(what, 0) + count
+
+    def add(self, events: list[Event]) -> None:
+        """Take the complete events of a batch; flows, marks and metadata are not needed and pass by."""
+        rows = [e for e in events if e.ph == "X"]
+        if not rows:
+            return
+        args = [e.args or NO_ARGS for e in rows]
+        n, names, threads, streams, categories = len(rows), self._names, self._threads, self._streams, self._categories
+        self._parts.append(
+            (
+                np.fromiter((names[e.name] for e in rows), np.int32, n),
+                np.fromiter((categories[e.cat] for e in rows), np.int32, n),
+                np.fromiter((e.ts for e in rows), np.float64, n),
+                np.fromiter((e.dur for e in rows), np.float64, n),
+                np.fromiter((threads[e.pid, e.tid] for e in rows), np.int32, n),
+                np.fromiter((streams[a.stream] for a in args), np.int32, n),
+                _integers([a.correlation for a in args]),
+                _integers([a.external if a.external >= 0 else a.external_2020 for a in args]),
+                np.fromiter((a.bytes for a in args), np.float64, n),
+            )
+        )
+        for offset, arg in enumerate(args):
+            if arg.collective is not None:
+                self._comm[self._count + offset] = _comm_args(arg)
+        self._count += n
+
+    def build(self, meta: dict[str, Any]) -> Trace:
+        """Drop events whose times cannot be meant, sort, and hand over the columns."""
+        name, cat, ts, dur, thread, stream, correlation, external, size = self._joined()
+        categories = np.array([CATEGORY_CODES.get(str(c).lower(), OTHER) for c in self._categories], np.int8)
+        code = categories[cat] if cat.size else np.empty(0, np.int8)
+        finite = np.isfinite(ts) & np.isfinite(dur)
+        self.mend("times_not_finite", int((~finite).sum()))
+        negative = finite & (dur < 0)
+        self.mend("negative_durations", int(negative.sum()))
+        good = finite & ~negative
+        if good.any():
+            far = good & (np.abs(ts - np.median(ts[good])) + dur > DAY_US)
+            self.mend("times_out_of_range", int(far.sum()))
+            good &= ~far
+        keep = np.flatnonzero(good)
+        keep = keep[np.lexsort((-dur[keep], ts[keep]))]
+        base = _base_us(meta)
+        first = float(ts[keep[0]]) if keep.size else 0.0
+        new_row = np.full(ts.size, -1, np.int64)
+        new_row[keep] = np.arange(keep.size)
+        return Trace(
+            name=name[keep],
+            category=code[keep],
+            ts_us=ts[keep] - first,
+            dur_us=dur[keep],
+            thread=thread[keep],
+            stream=stream[keep],
+            correlation=correlation[keep],
+            external=external[keep],
+            bytes=size[keep],
+            names=tuple(str(n)[:NAME_LIMIT] for n in self._names),
+            threads=tuple((str(p), str(t)) for p, t in self._threads),
+            streams=tuple("" if s is None else str(s)[:64] for s in self._streams),
+            comm={int(new_row[row]): args for row, args in self._comm.items() if new_row[row] >= 0},
+            meta=meta,
+            origin_us=first + base,
+            absolute=first + base > 1e15,
+            repairs=dict(self.repairs),
+        )
+
+    def _joined(self) -> tuple[npt.NDArray[Any], ...]:
+        if not self._parts:
+            ints, floats = np.empty(0, np.int32), np.empty(0, np.float64)
+            wide = np.empty(0, np.int64)
+            return ints, ints, floats, floats, ints, ints, wide, wide, floats
+        joined = tuple(np.concatenate(column) for column in zip(*self._parts, strict=True))
+        self._parts.clear()
+        return joined
+
+
+def _integers(values: list[int]) -> Ints:
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:  # an id beyond 64 bits joins nothing to anything
+        return np.array([v if -1 <= v < 2**63 else -1 for v in values], np.int64)
+
+
+def _comm_args(arg: Any) -> CommArgs:
+    return CommArgs(
+        collective=str(arg.collective)[:100],
+        in_elements=_bounded(arg.in_elements),
+        out_elements=_bounded(arg.out_elements),
+        dtype=str(arg.dtype)[:32],
+        group_size=max(0, _bounded(arg.group_size)),
+        group_name=str(arg.group_name)[:200],
+        group_description=str(arg.group_description)[:200],
+        group_ranks=str(arg.group_ranks)[:2_000],
+        seq=_bounded(arg.seq),
+    )
+
+
+def _bounded(value: int) -> int:
+    return value if -1 <= value < 2**62 else -1
+
+
+def _base_us(meta: dict[str, Any]) -> float:
+    base = meta.get("baseTimeNanoseconds")
+    if isinstance(base, bool) or not isinstance(base, int | float) or not 0 <= base < 2**63:
+        return 0.0
+    return base / 1e3

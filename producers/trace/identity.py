@@ -1,0 +1,119 @@
+"""Whose trace is it? Rank and world from the trace, else from the file's name; never guessed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eroica.producers.trace.columns import Trace
+from eroica.schemas.ranks import MAX_RANK
+
+_FILE_RULES = (
+    re.compile(r"(?:^|[^a-z])(?:global[_-]?)?rank[_.=-]?(\d{1,8})(?!\d)", re.IGNORECASE),  # torchtitan, HTA, vLLM, SGLang, NeMo
+    re.compile(
+        r"(?:^|[^a-z])(?:worker|trainer|proc|process)[_.=-]?(\d{1,8})(?!\d)", re.IGNORECASE
+    ),  # param, torchrun log folders
+    re.compile(r"^(\d{1,6})\.(?:pt\.trace\.)?json(?:\.gz)?$", re.IGNORECASE),  # a file per rank, named by it
+)
+"""Naming conventions of several frameworks, first match wins. ``host_pid.time.pt.trace.json`` (the default handler) tells
+no rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceIdentity:
+    """What a trace tells about its worker; -1, 0 or empty where it does not."""
+
+    rank: int = -1
+    rank_source: str = ""
+    """``distributed_info``, ``file_name`` or empty: then it must be asked for."""
+    world_size: int = 0
+    backend: str = ""
+    host: str = ""
+    device: str = ""
+
+
+def identify(trace: Trace, path: str | Path) -> TraceIdentity:
+    """Read rank, world size, backend, host and device model."""
+    info = trace.meta.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    rank, source = _natural(info.get("rank")), "distributed_info"
+    if rank < 0:
+        rank, source = rank_of_file(path), "file_name"
+    world = _natural(info.get("world_size"))
+    return TraceIdentity(
+        rank=rank,
+        rank_source=source if rank >= 0 else "",
+        world_size=max(world, 0),
+        backend=str(info.get("backend") or "")[:64],
+        host=_host(trace, path),
+        device=_device(trace),
+    )
+
+
+def rank_of_file(path: str | Path) -> int:
+    """Rank by the file's name, else by its folder's (``rank_3/trace.json``); -1 if neither tells one."""
+    given = Path(path)
+    for text in (given.name, given.parent.name):
+        for rule in _FILE_RULES:
+            if (match := rule.search(text)) is not None and int(match.group(1)) <= MAX_RANK:
+                return int(match.group(1))
+    return -1
+
+
+def process_groups(trace: Trace) -> dict[str, dict[str, Any]]:
+    """Process groups by name: ``{"desc", "backend", "size", "ranks"}``; ranks are empty where Kineto cut the list at 30
+    entries.
+    """
+    info = trace.meta.get("distributedInfo")
+    config = info.get("pg_config") if isinstance(info, dict) else None
+    groups: dict[str, dict[str, Any]] = {}
+    for entry in config if isinstance(config, list) else []:
+        if not isinstance(entry, dict) or "pg_name" not in entry:
+            continue
+        ranks = [r for r in entry.get("ranks") or [] if _natural(r) >= 0] if isinstance(entry.get("ranks"), list) else []
+        size = max(_natural(entry.get("pg_size")), 0)
+        groups[str(entry["pg_name"])[:200]] = {
+            "desc": str(entry.get("pg_desc") or "")[:200],
+            "backend": str(entry.get("backend_config") or "")[:64],
+            "size": size or len(ranks),
+            "ranks": ranks if not size or len(ranks) == size else [],
+        }
+    for args in trace.comm.values():
+        ranks = _listed(args.group_ranks)
+        if args.group_name and args.group_name not in groups:
+            whole = len(ranks) == args.group_size
+            groups[args.group_name] = {
+                "desc": args.group_description, "backend": "", "size": args.group_size, "ranks": ranks if whole else [],
+            }  # fmt: skip
+    return groups
+
+
+def _listed(text: str) -> list[int]:
+    """``"[0, 1, 2]"`` as numbers; a list that was cut (``...``) is none."""
+    return [] if "..." in text else [int(n) for n in re.findall(r"\d{1,8}", text)]
+
+
+def _natural(value: object) -> int:
+    if isinstance(value, str) and value.isdigit() and len(value) <= 8:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_RANK else -1
+
+
+def _host(trace: Trace, path: str | Path) -> str:
+    if isinstance(name := trace.meta.get("host_name"), str) and name:
+        return name[:200]
+    for text in (str(trace.meta.get("traceName") or ""), str(path)):
+        match = re.match(r"^(.+?)_\d+\.\d+\.pt\.trace\.json", Path(text).name)
+        if match is not None:
+            return match.group(1)[:200]
+    return ""
+
+
+def _device(trace: Trace) -> str:
+    devices = trace.meta.get("deviceProperties")
+    for device in devices if isinstance(devices, list) else []:
+        if isinstance(device, dict) and isinstance(device.get("name"), str):
+            return str(device["name"])[:200]
+    return ""

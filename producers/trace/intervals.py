@@ -1,0 +1,88 @@
+"""Sets of intervals on one time axis, as sorted arrays of starts and ends (µs); everything vectorised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from eroica.producers.trace.columns import Floats
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Disjoint half-open intervals ``[start, end)``, ascending. Made by :func:`union`; measures and overlaps follow."""
+
+    start: Floats
+    end: Floats
+
+    @cached_property
+    def _before(self) -> Floats:
+        return np.concatenate(([0.0], np.cumsum(self.end - self.start)))
+
+    def total(self) -> float:
+        """Measure of the set."""
+        return float(self._before[-1])
+
+    def covered_until(self, t: Floats) -> Floats:
+        """Measure of the set below each *t*."""
+        if self.start.size == 0:
+            return np.zeros_like(t)
+        k = np.searchsorted(self.start, t, "right")
+        last = np.maximum(k - 1, 0)
+        inside = np.clip(t - self.start[last], 0.0, (self.end - self.start)[last])
+        return np.where(k > 0, self._before[last] + inside, 0.0)
+
+    def overlap(self, start: Floats, end: Floats) -> Floats:
+        """Measure of the part of each ``[start, end)`` that lies in the set. Postcondition: 0 ≤ overlap ≤ end − start."""
+        return np.clip(self.covered_until(end) - self.covered_until(start), 0.0, np.maximum(end - start, 0.0))
+
+    def minus(self, other: Intervals) -> Intervals:
+        """The part of this set that *other* does not cover."""
+        if self.start.size == 0 or other.start.size == 0:
+            return self
+        low, high = self.start[0], self.end[-1]
+        gap_start = np.concatenate(([low], other.end))
+        gap_end = np.concatenate((other.start, [high]))
+        return self.both(Intervals(*_clean(gap_start, gap_end)))
+
+    def both(self, other: Intervals) -> Intervals:
+        """The part that lies in both sets."""
+        if self.start.size == 0 or other.start.size == 0:
+            return EMPTY
+        cuts = np.unique(np.concatenate((self.start, self.end, other.start, other.end)))
+        middle = (cuts[:-1] + cuts[1:]) / 2
+        inside = self.contains(middle) & other.contains(middle)
+        return union(cuts[:-1][inside], cuts[1:][inside])
+
+    def contains(self, t: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether each *t* lies in the set."""
+        if self.start.size == 0:
+            return np.zeros(t.shape, np.bool_)
+        k = np.searchsorted(self.start, t, "right") - 1
+        return (k >= 0) & (t < self.end[np.maximum(k, 0)])
+
+    def clipped(self, low: float, high: float) -> Intervals:
+        """The part within ``[low, high)``."""
+        return Intervals(*_clean(np.clip(self.start, low, high), np.clip(self.end, low, high)))
+
+
+def union(start: Floats, end: Floats) -> Intervals:
+    """The set that these intervals cover together; any order, empty ones allowed."""
+    start, end = _clean(start, end)
+    if start.size == 0:
+        return EMPTY
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    new = np.concatenate(([True], start[1:] > end[:-1]))
+    last = np.concatenate((np.flatnonzero(new)[1:] - 1, [start.size - 1]))
+    return Intervals(start[new], end[last])
+
+
+def _clean(start: Floats, end: Floats) -> tuple[Floats, Floats]:
+    keep = end > start
+    return start[keep], end[keep]
+
+
+EMPTY = Intervals(np.empty(0), np.empty(0))

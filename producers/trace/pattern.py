@@ -1,0 +1,186 @@
+"""β, μ, σ of functions ([P] §4) and the critical execution duration ([P] Alg. 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from eroica.producers.trace.collectives import Operation, bus_bandwidth_gbps
+from eroica.producers.trace.columns import Floats, Ints, Trace
+from eroica.producers.trace.critical_path import CLASS_NAMES, COLLECTIVE, COMPUTE, HOST, CriticalPath
+from eroica.producers.trace.intervals import union
+from eroica.producers.trace.phases import join
+from eroica.producers.trace.steps import Steps
+from eroica.schemas.summaries import FunctionPattern
+
+HEAVY_SHARE = 0.8
+"""Share of the total utilisation that the critical execution duration holds ([P] Alg. 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Readings of one resource, ascending in time. ``ts_us`` on the trace's origin, ``value`` as utilisation 0..1."""
+
+    resource: str
+    """``sm_clock``, ``cpu``, ``nvlink``, ``nic``."""
+    ts_us: Floats
+    value: Floats
+
+
+_SAMPLED_BY = {COMPUTE: ("sm_clock",), COLLECTIVE: ("nvlink", "nic"), HOST: ("cpu",)}
+
+
+def critical_execution(value: Floats) -> slice:
+    """The critical execution duration of one execution's samples, as a slice of them.
+
+    [P] Alg. 1: the smallest g for which some sub-interval holds at least :data:`HEAVY_SHARE` of the total with no run of
+    more than g zeros. Computed as: cut at runs of more than g zeros, trim zeros, take the heaviest piece; g by bisection,
+    since a larger g only joins pieces. An execution of zeros alone is empty.
+
+    :param value: utilisation, ≥ 0, shape (n,).
+    """
+    busy = np.flatnonzero(value > 0)
+    if busy.size == 0:
+        return slice(0, 0)
+    gaps = np.diff(busy) - 1
+    candidates = np.unique(np.concatenate(([0], gaps)))
+    total = float(value.sum())
+    low, high = 0, candidates.size - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _heaviest(value, busy, gaps, int(candidates[middle]))[1] >= HEAVY_SHARE * total * (1 - 1e-12):
+            high = middle
+        else:
+            low = middle + 1
+    return _heaviest(value, busy, gaps, int(candidates[low]))[0]
+
+
+def patterns(
+    trace: Trace,
+    steps: Steps,
+    path: CriticalPath,
+    operations: list[Operation],
+    samples: tuple[Samples, ...],
+    min_beta: float,
+) -> tuple[list[FunctionPattern], list[str], int]:
+    """Patterns of all functions with β ≥ *min_beta*, falling β; their call stacks, each once; and how many functions were below.
+
+    μ and σ come from samples where there are any for the class; for collectives else from each execution's bus bandwidth
+    (``bus_gbps``); else they are the share of an execution that lies on the critical path (``critical_share``).
+    """
+    ex = path.executions
+    size = len(ex.functions)
+    order = np.argsort(ex.function, kind="stable")
+    bounds = np.searchsorted(ex.function[order], np.arange(size + 1))
+    window = max(steps.window_us, 1e-9)
+    times = np.array([_on_path(trace, steps, path, ex.functions[f][0], order[bounds[f] : bounds[f + 1]]) for f in range(size)])
+    by_row = {o.row: o for o in operations}
+    found: list[FunctionPattern] = []
+    stacks: dict[str, int] = {}
+    ranked = sorted(range(size), key=lambda f: (-times[f], ex.functions[f]))
+    kept = [f for f in ranked if times[f] / window >= min_beta]
+    for f in kept:
+        kind, name, stack = ex.functions[f]
+        mine = order[bounds[f] : bounds[f + 1]]
+        mu, sigma, resource = _utilisation(
+            trace, kind, ex.row[mine], ex.duration_us[mine], ex.exclusive_us[mine], by_row, samples
+        )
+        found.append(
+            FunctionPattern(
+                name=name,
+                category=CLASS_NAMES[kind],  # type: ignore[arg-type]
+                stack=stacks.setdefault(stack, len(stacks)) if stack else -1,
+                beta=round(float(times[f]) / window, 5),
+                mu=round(mu, 4),
+                sigma=round(sigma, 4),
+                resource=resource,
+                exclusive_us=round(float(times[f]), 1),
+                **_distribution(ex.duration_us[mine]),  # type: ignore[arg-type]
+            )
+        )
+    return found, list(stacks), size - len(kept)
+
+
+def _on_path(trace: Trace, steps: Steps, path: CriticalPath, kind: int, mine: Ints) -> float:
+    """Time that a function holds: executions of one function that run at once (two streams) count once."""
+    ex = path.executions
+    added = float(ex.exclusive_us[mine].sum())
+    if kind == HOST or (kind == COMPUTE and path.cpu_only) or mine.size < 2:
+        return added
+    start = np.clip(trace.ts_us[ex.row[mine]], *steps.window)
+    end = np.clip(trace.end_us[ex.row[mine]], *steps.window)
+    together = union(start, end)
+    if together.total() >= float((end - start).sum()) * (1 - 1e-9):
+        return added
+    if kind == COMPUTE:
+        return together.total()
+    return together.minus(path.compute if kind != COLLECTIVE else join(path.compute, path.memory)).total()
+
+
+def _utilisation(
+    trace: Trace,
+    kind: int,
+    rows: Ints,
+    duration: Floats,
+    exclusive: Floats,
+    by_row: dict[int, Operation],
+    samples: tuple[Samples, ...],
+) -> tuple[float, float, str]:
+    for series in samples:
+        if series.resource in _SAMPLED_BY.get(kind, ()) and (sampled := _sampled(trace, rows, series)) is not None:
+            return *sampled, series.resource
+    if kind == COLLECTIVE:
+        known = [by_row[r] for r in rows.tolist() if r in by_row and by_row[r].bytes > 0 and by_row[r].size > 1]
+        if known:
+            rate = np.array(
+                [float(bus_bandwidth_gbps(o.op, o.size, np.array([o.bytes]), np.array([o.duration_us]))[0]) for o in known]
+            )
+            return *_weighted(rate, np.array([o.duration_us for o in known])), "bus_gbps"
+    share = np.divide(exclusive, duration, out=np.zeros_like(duration), where=duration > 0)
+    return *_weighted(np.clip(share, 0.0, 1.0), duration), "critical_share"
+
+
+def _sampled(trace: Trace, rows: Ints, series: Samples) -> tuple[float, float] | None:
+    """Duration-weighted mean over the critical execution durations, and the weighted mean of the executions' own deviations."""
+    low = np.searchsorted(series.ts_us, trace.ts_us[rows], "left")
+    high = np.searchsorted(series.ts_us, trace.end_us[rows], "left")
+    means, deviations, weights = [], [], []
+    for a, b, duration in zip(low.tolist(), high.tolist(), trace.dur_us[rows].tolist(), strict=True):
+        if b - a < 2:  # no spread from one sample
+            continue
+        values = series.value[a:b]
+        part = values[critical_execution(values)]
+        if part.size:
+            means.append(float(part.mean()))
+            deviations.append(float(part.std()))
+            weights.append(duration * part.size / values.size)
+    if not weights:
+        return None
+    return float(np.average(means, weights=weights)), float(np.average(deviations, weights=weights))
+
+
+def _weighted(value: Floats, weight: Floats) -> tuple[float, float]:
+    """Weighted mean and standard deviation."""
+    total = float(weight.sum())
+    if total <= 0:
+        return 0.0, 0.0
+    mean = float((value * weight).sum()) / total
+    return mean, float(np.sqrt(max(0.0, float(((value - mean) ** 2 * weight).sum()) / total)))
+
+
+def _distribution(duration: Floats) -> dict[str, float | int]:
+    p50, p90, p99 = np.quantile(duration, (0.5, 0.9, 0.99)).tolist()
+    figures = {
+        "total_us": duration.sum(), "mean_us": duration.mean(), "p50_us": p50, "p90_us": p90, "p99_us": p99,
+        "max_us": duration.max(), "var_us2": duration.var(),
+    }  # fmt: skip
+    return {"count": int(duration.size), **{k: round(float(v), 1) for k, v in figures.items()}}
+
+
+def _heaviest(value: Floats, busy: Ints, gaps: Ints, allowed: int) -> tuple[slice, float]:
+    first = np.concatenate(([0], np.flatnonzero(gaps > allowed) + 1))
+    sums = np.add.reduceat(value[busy], first)
+    best = int(sums.argmax())
+    last = (int(first[best + 1]) if best + 1 < first.size else busy.size) - 1
+    return slice(int(busy[first[best]]), int(busy[last]) + 1), float(sums[best])

@@ -1,0 +1,116 @@
+"""Software pauses and launch figures: what stopped the training thread, and whether the device waits for the host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from eroica.producers.trace.collectives import Communication, launches
+from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET, Floats, Trace
+from eroica.producers.trace.critical_path import CriticalPath
+from eroica.producers.trace.host_names import PAUSE_KINDS, pause_of
+from eroica.producers.trace.intervals import union
+from eroica.producers.trace.phases import host_phases, join
+from eroica.producers.trace.steps import Steps
+from eroica.schemas.summaries import Pause
+
+SIDE_SUFFIX = ".side.json"
+"""Beside a trace: what only the training process itself can see, e.g. garbage collections."""
+MAX_SIDE_BYTES = 2**20
+LAUNCH_BOUND_US = 20.0
+"""A kernel that starts within so little after its launch found the device waiting: a launch itself takes 5 to 10 µs."""
+_MAX_KINDS = 32
+
+
+def find_pauses(trace: Trace, steps: Steps, path: CriticalPath) -> list[Pause]:
+    """Allocator calls, synchronising calls, compilation, checkpoints and loader waits on the training threads within the
+    window.
+    """
+    low, high = steps.window
+    found = []
+    threads = [t for t in (path.main, path.backward) if t is not None]
+    for kind in PAUSE_KINDS:
+        accept = trace.name_mask(pause_of(n) == kind for n in trace.names)
+        start = np.concatenate([t.tree.start[accept[t.rows]] for t in threads])
+        end = np.concatenate([t.tree.end[accept[t.rows]] for t in threads])
+        inside = (start >= low) & (start < high) & (end > start)
+        # A pause within a pause of its kind (a compile that compiles) is one pause.
+        merged = union(start[inside], end[inside])
+        found.append(_pause(kind, merged.end - merged.start))
+    loader = host_phases(trace, path)["data"].clipped(low, high)
+    found.append(_pause("loader", loader.end - loader.start))
+    return [p for p in found if p.count]
+
+
+def side_pauses(trace_path: str | Path) -> tuple[list[Pause], str]:
+    """Pauses that the training process noted itself (``<trace>.side.json``), and a note if that file is unreadable."""
+    side = Path(f"{trace_path}{SIDE_SUFFIX}")
+    try:
+        with side.open("rb") as file:
+            raw = file.read(MAX_SIDE_BYTES + 1)
+        value = json.loads(raw) if len(raw) <= MAX_SIDE_BYTES else None
+    except FileNotFoundError:
+        return [], ""
+    except (OSError, ValueError, RecursionError):
+        value = None
+    entries = value.get("pauses") if isinstance(value, dict) else None
+    if not isinstance(entries, list):
+        return [], "the file of garbage collections beside the trace is unreadable"
+    pauses = []
+    for entry in entries[:_MAX_KINDS]:
+        given = [entry.get(k) for k in ("count", "total_us", "max_us")] if isinstance(entry, dict) else []
+        numbers = [float(n) for n in given if isinstance(n, int | float) and 0 <= n < 1e15]
+        if len(numbers) == 3 and numbers[0]:
+            pauses.append(Pause(what=str(entry.get("kind"))[:40], count=int(numbers[0]), total_us=numbers[1], max_us=numbers[2]))
+    return pauses, ""
+
+
+def window_figures(trace: Trace, steps: Steps, path: CriticalPath, communication: Communication) -> dict[str, float]:
+    """Figures of the whole window.
+
+    ``overlap_share``: part of the collectives' time that compute or memory operations hide (as HolisticTraceAnalysis counts
+    it, over the union of collectives). With a device also ``launch_delay_p50_us`` / ``_p99_us`` (launch call's start to
+    kernel's start), ``void_share`` (device idle / window), ``launch_bound_share`` (kernels that found the device waiting)
+    and ``early_kernels`` (clocks disagree).
+    """
+    window = max(steps.window_us, 1e-9)
+    transfer = path.collective.total()
+    busy = join(path.compute, path.memory)
+    exposed = path.collective.minus(busy).total()
+    figures = {
+        "compute_share": path.compute.total() / window,
+        "memory_share": path.memory.total() / window,
+        "collective_share": transfer / window,
+        "exposed_collective_share": exposed / window,
+        "overlap_share": 1 - exposed / transfer if transfer > 0 else 0.0,
+        "collectives_before_window": float(communication.before_window),
+    }
+    if not path.cpu_only:
+        figures["void_share"] = 1 - join(busy, path.collective).total() / window
+        figures |= _launch_figures(trace, steps)
+    return {k: round(v, 4) for k, v in figures.items() if v or k != "collectives_before_window"}
+
+
+def _launch_figures(trace: Trace, steps: Steps) -> dict[str, float]:
+    rows = trace.rows(KERNEL, MEMCPY, MEMSET)
+    launch = launches(trace, rows)
+    rows, launch = rows[launch >= 0], launch[launch >= 0]
+    inside = (trace.ts_us[launch] >= steps.window[0]) & (trace.ts_us[launch] < steps.window[1])
+    delay = (trace.ts_us[rows] - trace.ts_us[launch])[inside]
+    if delay.size == 0:
+        return {}
+    p50, p99 = np.quantile(delay, (0.5, 0.99)).tolist()
+    return {
+        "launch_delay_p50_us": p50,
+        "launch_delay_p99_us": p99,
+        "launch_bound_share": float((delay < LAUNCH_BOUND_US).mean()),
+        "early_kernels": float((delay < 0).sum()),
+        "kernels": float(delay.size),
+    }
+
+
+def _pause(kind: str, lengths: Floats) -> Pause:
+    total, longest = (float(lengths.sum()), float(lengths.max())) if lengths.size else (0.0, 0.0)
+    return Pause(what=kind, count=int(lengths.size), total_us=round(total, 1), max_us=round(longest, 1))

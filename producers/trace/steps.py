@@ -1,0 +1,120 @@
+"""The steps of a trace: by ProfilerStep, else by optimizer or loader annotations, else by the rhythm of collectives, else one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from eroica.producers.trace.columns import (
+    ANNOTATION,
+    CPU_OP,
+    GPU_ANNOTATION,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    PYTHON,
+    RUNTIME,
+    Floats,
+    Ints,
+    Trace,
+)
+from eroica.producers.trace.naming import host_collective, kernel_collective, step_number
+
+MIN_RHYTHM_REPEATS = 3
+"""A pattern of collectives that comes back fewer times is no rhythm."""
+_MAX_RHYTHM = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps in time order; ``number`` is the framework's where it told one, else from 0.
+
+    ``window`` runs from the first start to the last end, extended to the end of device work that was launched inside.
+    """
+
+    number: Ints
+    start_us: Floats
+    end_us: Floats
+    window: tuple[float, float]
+    source: str
+    """``profiler_step``, ``gpu_profiler_step``, ``loader``, ``optimizer``, ``collectives`` or ``none``."""
+
+    def of(self, t: Floats) -> Ints:
+        """Index of the step that contains each time, -1 before the first; after the last one's end still the last."""
+        return np.searchsorted(self.start_us, t, "right") - 1
+
+    @property
+    def window_us(self) -> float:
+        """Length of the window."""
+        return self.window[1] - self.window[0]
+
+
+def find_steps(trace: Trace) -> Steps:
+    """Find the steps; a trace without any becomes one step (source ``none``)."""
+    for source, categories in (("profiler_step", (ANNOTATION, CPU_OP)), ("gpu_profiler_step", (GPU_ANNOTATION,))):
+        found = _profiler_steps(trace, trace.rows(*categories))
+        if found is not None:
+            return _with_window(trace, *found, source=source)
+    for source, prefix, bound in (("loader", "enumerate(DataLoader)", "start"), ("optimizer", "Optimizer.step#", "end")):
+        times = _annotated(trace, prefix, bound)
+        if times.size >= 2:
+            return _with_window(trace, np.arange(times.size - 1), times[:-1], times[1:], source=source)
+    times = _rhythm(trace)
+    if times.size >= 2:
+        return _with_window(trace, np.arange(times.size - 1), times[:-1], times[1:], source="collectives")
+    rows = trace.rows(CPU_OP, ANNOTATION, PYTHON, RUNTIME, KERNEL, MEMCPY, MEMSET)
+    low = float(trace.ts_us[rows].min()) if rows.size else 0.0
+    high = float(trace.end_us[rows].max()) if rows.size else 0.0
+    return Steps(np.zeros(1, np.int64), np.array([low]), np.array([high]), (low, high), "none")
+
+
+def _profiler_steps(trace: Trace, rows: Ints) -> tuple[Ints, Floats, Floats] | None:
+    numbers = np.fromiter((step_number(n) for n in trace.names), np.int64, len(trace.names))[trace.name[rows]]
+    rows, numbers = rows[(numbers >= 0) & (trace.dur_us[rows] > 0)], numbers[(numbers >= 0) & (trace.dur_us[rows] > 0)]
+    if rows.size == 0:
+        return None
+    # A step can be seen on several threads or streams: the longest span of a number is the step.
+    order = np.lexsort((-trace.dur_us[rows], numbers))
+    first = order[np.concatenate(([True], np.diff(numbers[order]) != 0))]
+    first = first[np.argsort(trace.ts_us[rows[first]], kind="stable")]
+    start = trace.ts_us[rows[first]]
+    end = np.minimum(trace.end_us[rows[first]], np.concatenate((start[1:], [np.inf])))
+    return numbers[first], start, end
+
+
+def _annotated(trace: Trace, prefix: str, bound: str) -> Floats:
+    """Times of the annotation that comes back most regularly: the one seen last, if several begin like this."""
+    rows = trace.rows(ANNOTATION, CPU_OP)
+    rows = rows[trace.name_mask(n.startswith(prefix) for n in trace.names)[rows]]
+    if rows.size == 0:
+        return np.empty(0)
+    rows = rows[trace.name[rows] == trace.name[rows[-1]]]
+    times: Floats = trace.ts_us[rows] if bound == "start" else trace.end_us[rows]
+    return times
+
+
+def _rhythm(trace: Trace) -> Floats:
+    """Starts of a repeating pattern of collectives, counted back from the end of the trace."""
+    device = trace.name_mask(kernel_collective(n) is not None for n in trace.names) & (trace.category == KERNEL)
+    host = trace.name_mask(host_collective(n) is not None for n in trace.names) & (trace.category == ANNOTATION)
+    rows = np.flatnonzero(device if device.any() else host)
+    tokens = trace.name[rows]
+    elements = np.array([trace.comm[r].in_elements if r in trace.comm else 0 for r in rows.tolist()], np.int64)
+    for period in range(1, min(tokens.size // MIN_RHYTHM_REPEATS, _MAX_RHYTHM) + 1):
+        if np.array_equal(tokens[period:], tokens[:-period]) and np.array_equal(elements[period:], elements[:-period]):
+            times: Floats = trace.ts_us[rows[::-1][period - 1 :: period][::-1]]
+            return times
+    return np.empty(0)
+
+
+def _with_window(trace: Trace, number: Ints, start: Floats, end: Floats, *, source: str) -> Steps:
+    low, high = float(start[0]), float(end.max())
+    device = trace.rows(KERNEL, MEMCPY, MEMSET)
+    if device.size and source != "gpu_profiler_step":
+        launches = trace.rows(RUNTIME)
+        inside = launches[(trace.ts_us[launches] >= low) & (trace.ts_us[launches] < high)]
+        mine = device[np.isin(trace.correlation[device], trace.correlation[inside]) & (trace.correlation[device] >= 0)]
+        if mine.size:
+            high = max(high, float(trace.end_us[mine].max()))
+    return Steps(number.astype(np.int64), start, end, (low, high), source)

@@ -1,0 +1,157 @@
+"""From a trace to a behaviour summary: the one entry of this folder. Pure apart from reading the files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from eroica.producers.trace.collectives import communicators, find_collectives
+from eroica.producers.trace.columns import Trace
+from eroica.producers.trace.critical_path import CriticalPath, find_critical_path
+from eroica.producers.trace.fit import fit
+from eroica.producers.trace.identity import TraceIdentity, identify
+from eroica.producers.trace.pattern import Samples, patterns
+from eroica.producers.trace.pauses import find_pauses, side_pauses, window_figures
+from eroica.producers.trace.phases import step_phases
+from eroica.producers.trace.reader import read_trace
+from eroica.producers.trace.settings import SummarySettings
+from eroica.producers.trace.steps import Steps, find_steps
+from eroica.schemas.errors import InvalidInput
+from eroica.schemas.summaries import Identity, Metric, StepRecord, Summary
+
+_STEP_NOTES = {
+    "gpu_profiler_step": "steps by the device's ProfilerStep annotations",
+    "loader": "no ProfilerStep in the trace: steps by the data loader's annotations",
+    "optimizer": "no ProfilerStep in the trace: steps by the optimizer's annotations",
+    "collectives": "no ProfilerStep in the trace: steps by the rhythm of collectives",
+    "none": "no steps in the trace: all of it counts as one",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What the agent knows beside the trace."""
+
+    late_by_steps: int = 0
+    blocked_ms: float = 0.0
+    """How long profiling held up training."""
+    metrics: tuple[Metric, ...] = ()
+    samples: tuple[Samples, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def summarise(
+    trace_path: str | Path, who: Identity, settings: SummarySettings | None = None, extras: Extras | None = None
+) -> Summary:
+    """Summarise one worker's trace. Deterministic: the same file and arguments give the same summary.
+
+    Postcondition: ``encode(summary)`` is at most ``settings.max_bytes``; what was cut for it stands in ``lost`` and ``notes``.
+
+    :param who: whose trace it is; the trace's own rank is checked against it.
+    :raises InvalidInput: the file cannot be read as a trace, holds nothing to summarise, or is another rank's.
+    """
+    settings = settings or SummarySettings()
+    trace = read_trace(trace_path, max_bytes=settings.max_trace_bytes)
+    told = identify(trace, trace_path)
+    if told.rank_source == "distributed_info" and told.rank != who.rank:
+        raise InvalidInput(
+            f"the trace says that it is rank {told.rank}'s, it was given as rank {who.rank}'s",
+            where=str(trace_path),
+            do="check the paths",
+        )
+    pauses, note = side_pauses(trace_path)
+    summary = summarise_trace(trace, who, settings, extras)
+    return fit(
+        msgspec.structs.replace(summary, pauses=[*summary.pauses, *pauses], notes=[*summary.notes, *([note] if note else [])]),
+        settings,
+    )
+
+
+def identity_from_trace(
+    trace: Trace,
+    path: str | Path,
+    *,
+    job: str,
+    rank: int | None = None,
+    run_id: str = "offline",
+    request: str = "offline",
+    cls: str = "all",
+) -> Identity:
+    """Identity of a trace that nobody asked for (offline use).
+
+    :param rank: given by the user; beats what trace and file name tell.
+    :raises InvalidInput: the rank is neither in the trace nor in its name nor given.
+    """
+    told: TraceIdentity = identify(trace, path)
+    chosen = rank if rank is not None else told.rank
+    if chosen < 0:
+        raise InvalidInput(
+            "the trace does not tell its rank, nor does the file's name",
+            where=str(path),
+            do="give the rank, or name the files rank0.json, rank1.json, …",
+        )
+    return Identity(
+        job=job,
+        run_id=run_id,
+        request=request,
+        cls=cls,
+        rank=chosen,
+        world_size=told.world_size or chosen + 1,
+        host=told.host,
+        device=told.device,
+    )
+
+
+def summarise_trace(trace: Trace, who: Identity, settings: SummarySettings, extras: Extras | None = None) -> Summary:
+    """Summarise columns, whichever front end they came from; the result is not yet cut to size.
+
+    :raises InvalidInput: no event with a duration.
+    """
+    extras = extras or Extras()
+    if len(trace) == 0 or not (trace.dur_us > 0).any():
+        raise InvalidInput(
+            "the trace holds no event with a duration", where=f"rank {who.rank}", do="check what the profiler recorded"
+        )
+    steps = find_steps(trace)
+    path = find_critical_path(trace, steps)
+    communication = find_collectives(trace, steps, path)
+    functions, stacks, below = patterns(trace, steps, path, communication.operations, extras.samples, settings.min_beta)
+    figures = window_figures(trace, steps, path, communication)
+    if extras.blocked_ms:
+        figures["blocked_ms"] = round(extras.blocked_ms, 3)
+    low = steps.window[0]
+    return Summary(
+        who=who,
+        first_step=int(steps.number.min()),
+        last_step=int(steps.number.max()),
+        window_us=round(steps.window_us, 1),
+        late_by_steps=extras.late_by_steps,
+        ended_at_us=int(trace.origin_us + steps.window[1]),
+        steps=[
+            StepRecord(step=int(n), start_us=round(float(a) - low, 1), duration_us=round(float(b - a), 1), phases_us=phases)
+            for n, a, b, phases in zip(steps.number, steps.start_us, steps.end_us, step_phases(trace, steps, path), strict=True)
+        ],
+        functions=functions[: settings.max_functions],
+        stacks=stacks,
+        communicators=communicators(communication, steps, settings.max_slot_values)[: settings.max_communicators],
+        pauses=find_pauses(trace, steps, path),
+        metrics=list(extras.metrics),
+        figures=figures,
+        lost=_lost(trace, below + max(0, len(functions) - settings.max_functions)),
+        notes=[*extras.notes, *_notes(trace, steps, path)],
+    )
+
+
+def _lost(trace: Trace, functions: int) -> dict[str, int]:
+    return {**dict(sorted(trace.repairs.items())), **({"functions_cut": functions} if functions else {})}
+
+
+def _notes(trace: Trace, steps: Steps, path: CriticalPath) -> list[str]:
+    notes = [_STEP_NOTES[steps.source]] if steps.source in _STEP_NOTES else []
+    if path.cpu_only:
+        notes.append("no device events: operators on the training thread count as compute")
+    if not trace.absolute:
+        notes.append("the trace does not tell the time of day: ended_at_us counts from its own origin")
+    return notes
