@@ -141,7 +141,7 @@ def _preset(hosts: Sequence[JobAnnouncement], world: int) -> Evidence | None:
         )
     for layout, _ in told.values():
         if layout.framework in FRAMEWORKS:
-            options: dict[str, int | str | bool] = dict(layout.sizes)
+            options: dict[str, int | str | bool] = {n: v for n, v in layout.sizes.items() if n != "order"}
             if layout.order:
                 options["order"] = layout.order
             return from_layout(build_layout(layout.framework, world, options))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from eroica.schemas.errors import TopologyError
+from eroica.schemas.errors import EroicaError, TopologyError
 from eroica.schemas.jobs import JobAnnouncement, ProcessGroup
 from eroica.schemas.ranks import RankArray
 from eroica.topology.announcements import distinct_groups, place, ranks_of, world_size_of
@@ -188,7 +188,7 @@ def _build(hosts: list[JobAnnouncement]) -> JobView:
         by_rank = ranks_of(hosts, world)
         groups = distinct_groups(hosts)
         placement = place(hosts, by_rank, groups, world)
-    except TopologyError as error:
+    except EroicaError as error:
         raise TopologyError(error.what, where=error.where or where, do=error.do) from error
     devices = tuple(by_rank.devices)
     return JobView(

@@ -77,6 +77,8 @@ class RankLayout:
         worlds = {name: grid.world for name, grid in self.grids.items()}
         if len(set(worlds.values())) > 1:
             raise TopologyError(f"the grids number different worlds: {worlds}", where=self.framework)
+        if self.stages_per_rank < 1:
+            raise TopologyError(f"{self.stages_per_rank} stages a rank are impossible", where=self.framework)
         if self.placement not in ("loop", "v"):
             raise TopologyError(f"{self.placement!r} is not a placement of stages", do="use 'loop' or 'v'")
         if self.placement == "v" and self.stages_per_rank != 2:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from eroica.schemas.errors import TopologyError, UsageError
 
-__all__ = ["SCHEDULES", "Action", "Description", "Schedule", "make_schedule"]
+__all__ = ["SCHEDULES", "Action", "ActionKind", "Description", "Schedule", "make_schedule"]
 
 ActionKind = Literal["F", "B", "I", "W"]
 _KINDS: Mapping[str, ActionKind] = {"F": "F", "B": "B", "I": "I", "W": "W"}

@@ -238,6 +238,22 @@ def test_missing_hosts_are_named_and_still_have_a_class() -> None:
             "cannot be divided by tp 3",
         ),
         (
+            lambda h: [change(h[0], process_groups=[ProcessGroup(name="1", kind="mesh_tp", ranks="1,x")]), h[1]],
+            "job train, run run-1: 'x' is not a rank",
+        ),
+        (
+            lambda h: [change(h[0], process_groups=[ProcessGroup(name="1", kind="mesh_tp", ranks="7-1")]), h[1]],
+            "tp process groups are not sets of ranks",
+        ),
+        (
+            lambda h: [change(a, layout=Layout(framework="ddp", sizes={"tp": 2, "order": 7})) for a in h],
+            "ddp has no option 'tp'",
+        ),
+        (
+            lambda h: [change(a, layout=Layout(framework="megatron", sizes={"vpp": 0})) for a in h],
+            "0 stages a rank",
+        ),
+        (
             lambda h: [change(h[0], ranks=[RankInfo(rank=0, coords={"pp": 99})]), h[1]],
             "rank 0 says that it is pp 99",
         ),
