@@ -1,0 +1,168 @@
+"""Worker summaries become the columns of a group message."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from eroica.schemas.groups import (
+    CommunicatorName,
+    ExecutionColumns,
+    FunctionName,
+    GroupChunk,
+    MetricColumns,
+    PatternColumns,
+    PauseColumns,
+    SlotName,
+    StackRow,
+    StepColumns,
+    Worker,
+)
+from eroica.schemas.summaries import Slot, StackEvidence, Summary
+
+K = TypeVar("K", bound=Hashable)
+
+
+class _Index(Generic[K]):
+    """Numbers things in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self._of: dict[K, int] = {}
+
+    def number(self, key: K) -> int:
+        return self._of.setdefault(key, len(self._of))
+
+    def in_order(self) -> list[K]:
+        return list(self._of)
+
+
+def summary_columns(frame: GroupChunk, summaries: Sequence[Summary]) -> GroupChunk:
+    """*frame* with *summaries* (ascending rank) as rows.
+
+    Numbering follows the rows, so equal input gives equal columns. ``occurrence`` is the trace's sequence number
+    where it has one, else the index among the slot's executions in the step.
+    """
+    functions: _Index[tuple[str, str, str, str]] = _Index()
+    communicators: _Index[tuple[str, str, str, str, int]] = _Index()
+    slots: _Index[tuple[int, str, int, int, str]] = _Index()
+    patterns, steps, executions = PatternColumns(), StepColumns(), ExecutionColumns()
+    pauses, metrics = PauseColumns(), MetricColumns()
+    phases = sorted({phase for s in summaries for step in s.steps for phase in step.phases_us})
+    steps = msgspec.structs.replace(steps, phases_us={phase: [] for phase in phases})
+    for row, summary in enumerate(summaries):
+        _add_patterns(patterns, row, summary, functions)
+        _add_steps(steps, row, summary)
+        for communicator in summary.communicators:
+            number = communicators.number(
+                (communicator.name, communicator.kind, communicator.backend, communicator.ranks, communicator.size)
+            )
+            for slot in communicator.slots:
+                _add_executions(executions, row, slots.number((number, slot.op, slot.index, slot.bytes, slot.dtype)), slot)
+        for pause in summary.pauses:
+            pauses.row.append(row)
+            pauses.what.append(pause.what)
+            pauses.count.append(pause.count)
+            pauses.total_us.append(pause.total_us)
+            pauses.max_us.append(pause.max_us)
+        for metric in summary.metrics:
+            device = f"{metric.device}:" if metric.device else ""
+            metrics.row.append(row)
+            metrics.name.append(f"{device}{metric.name}[{metric.unit}]")
+            metrics.mean.append(metric.mean)
+    return msgspec.structs.replace(
+        frame,
+        workers=[_worker(summary) for summary in summaries],
+        functions=[FunctionName(name=n, category=c, stack=s, resource=r) for n, c, s, r in functions.in_order()],
+        patterns=patterns,
+        steps=steps,
+        communicators=[
+            CommunicatorName(name=n, kind=k, backend=b, ranks=r, size=s) for n, k, b, r, s in communicators.in_order()
+        ],
+        slots=[SlotName(communicator=c, op=o, index=i, bytes=b, dtype=d) for c, o, i, b, d in slots.in_order()],
+        executions=executions,
+        pauses=pauses,
+        metrics=metrics,
+    )
+
+
+def stack_rows(evidence: Sequence[StackEvidence]) -> list[StackRow]:
+    """Stack evidence (ascending rank) as rows."""
+    return [
+        StackRow(
+            rank=e.who.rank,
+            host=e.who.host,
+            last_step=e.last_step,
+            idle_us=e.idle_us,
+            last_event=e.last_event,
+            threads=e.threads,
+            error=e.error,
+        )
+        for e in evidence
+    ]
+
+
+def _worker(summary: Summary) -> Worker:
+    who = summary.who
+    return Worker(
+        rank=who.rank,
+        host=who.host,
+        local_rank=who.local_rank,
+        device=who.device,
+        coords=who.coords,
+        first_step=summary.first_step,
+        last_step=summary.last_step,
+        window_us=summary.window_us,
+        late_by_steps=summary.late_by_steps,
+        lost=summary.lost,
+        notes=summary.notes,
+        figures=summary.figures,
+    )
+
+
+def _add_patterns(into: PatternColumns, row: int, summary: Summary, functions: _Index[tuple[str, str, str, str]]) -> None:
+    stacks = summary.stacks
+    for f in summary.functions:
+        stack = stacks[f.stack] if 0 <= f.stack < len(stacks) else ""
+        into.row.append(row)
+        into.function.append(functions.number((f.name, f.category, stack, f.resource)))
+        into.beta.append(f.beta)
+        into.mu.append(f.mu)
+        into.sigma.append(f.sigma)
+        into.count.append(f.count)
+        into.total_us.append(f.total_us)
+        into.exclusive_us.append(f.exclusive_us)
+        into.p50_us.append(f.p50_us)
+        into.p90_us.append(f.p90_us)
+        into.p99_us.append(f.p99_us)
+        into.max_us.append(f.max_us)
+        into.var_us2.append(f.var_us2)
+
+
+def _add_steps(into: StepColumns, row: int, summary: Summary) -> None:
+    for step in summary.steps:
+        into.row.append(row)
+        into.step.append(step.step)
+        into.start_us.append(step.start_us)
+        into.duration_us.append(step.duration_us)
+        for phase, column in into.phases_us.items():
+            column.append(step.phases_us.get(phase, 0.0))
+
+
+def _add_executions(into: ExecutionColumns, row: int, slot_number: int, slot: Slot) -> None:
+    n = min(len(slot.step), len(slot.start_us), len(slot.duration_us))
+    numbered = len(slot.seq) >= n
+    exposed = slot.exposed_us if len(slot.exposed_us) >= n else slot.duration_us
+    seen: dict[int, int] = {}
+    for i in range(n):
+        step = slot.step[i]
+        index = seen.get(step, 0)
+        seen[step] = index + 1
+        into.row.append(row)
+        into.slot.append(slot_number)
+        into.step.append(step)
+        into.start_us.append(slot.start_us[i])
+        into.duration_us.append(slot.duration_us[i])
+        into.exposed_us.append(exposed[i])
+        into.occurrence.append(slot.seq[i] if numbered else index)

@@ -1,0 +1,121 @@
+"""The open steps of one shard: a small matrix of ranks by steps that slides forward."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+MAX_CELLS = 16_777_216
+"""Most cells (ranks × open steps) of a shard, 128 MiB: bounds what one lagging rank can make us hold."""
+MAX_OPEN_STEPS = 8_192
+"""Most open steps of a shard whatever its size: several minutes of a fast job."""
+_FIRST_STEPS = 64
+_UNSEEN = -1
+
+
+class StepGrid:
+    """Durations of the steps that are not closed yet, one value per (rank, step).
+
+    The largest of several values for one cell stays, so repetition and order never matter. Steps before the first closed one may
+    still come in any order; afterwards anything below ``head`` is late.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._limit = max(_FIRST_STEPS, min(MAX_OPEN_STEPS, MAX_CELLS // max(ranks, 1)))
+        self._cells: Int64 = np.full((ranks, min(_FIRST_STEPS, self._limit)), _UNSEEN, dtype=np.int64)
+        self._count: Int64 = np.zeros(self._cells.shape[1], dtype=np.int64)
+        self._base = 0
+        self._closed_any = False
+        self.head = -1
+        """Lowest open step; -1 before the first value."""
+        self.end = 0
+        """One past the highest step with a value."""
+
+    def put(self, row: int, first_step: int, values: list[int]) -> tuple[int, int]:
+        """Take in consecutive steps of a rank (row); returns how many values were late, and how many too far ahead to be held."""
+        n = len(values)
+        if self.head < 0:
+            self._base = self.head = first_step
+            self.end = first_step
+        late = 0
+        if first_step < self.head:
+            if self._closed_any:
+                late = min(n, self.head - first_step)
+                values = values[late:]
+                first_step += late
+            elif not self._extend_down(first_step):
+                return n, 0
+        last = first_step + len(values)
+        ahead = min(len(values), max(0, last - self.head - self._limit))
+        if ahead:
+            values = values[: len(values) - ahead]
+            last -= ahead
+        if not values:
+            return late, ahead
+        if last - self._base > self._cells.shape[1]:
+            self._make_room(last)
+        a = first_step - self._base
+        b = a + len(values)
+        cells = self._cells[row, a:b]
+        self._count[a:b] += cells < 0
+        np.maximum(cells, values, out=cells)
+        if last > self.end:
+            self.end = last
+        return late, ahead
+
+    def full_until(self) -> int:
+        """One past the last step of the leading run that every rank has reported."""
+        a = self.head - self._base
+        if self.head < 0 or self.end <= self.head or self._count[a] < self._ranks:
+            return self.head
+        missing = np.flatnonzero(self._count[a : self.end - self._base] < self._ranks)
+        return self.end if missing.size == 0 else self.head + int(missing[0])
+
+    def close(self, until: int) -> tuple[int, Int64, Int64]:
+        """Close the steps ``head..until-1``.
+
+        :returns: the first step, the ranks that reported each (shape (n,)), and the cells (shape (ranks, n), -1 where
+            unseen); the cells are a view, valid until the next call.
+        """
+        first = self.head
+        stop = min(until, self.end)
+        a, b = first - self._base, max(first, stop) - self._base
+        self.head = max(first, until)
+        self.end = max(self.end, self.head)
+        self._closed_any = True
+        return first, self._count[a:b], self._cells[:, a:b]
+
+    def _extend_down(self, first_step: int) -> bool:
+        """Move the window's start down to *first_step* while nothing is closed; false if that is too far."""
+        if self.end - first_step > self._limit:
+            return False
+        shift = self._base - first_step
+        width = max(self._cells.shape[1], self.end - first_step)
+        held = self.end - self._base
+        cells = np.full((self._ranks, width), _UNSEEN, dtype=np.int64)
+        count = np.zeros(width, dtype=np.int64)
+        cells[:, shift : shift + held] = self._cells[:, :held]
+        count[shift : shift + held] = self._count[:held]
+        self._cells, self._count = cells, count
+        self._base = self.head = first_step
+        return True
+
+    def _make_room(self, last: int) -> None:
+        """Drop the closed steps in front and widen until *last* fits."""
+        skip = self.head - self._base
+        held = max(0, min(self.end - self._base, self._cells.shape[1]) - skip)
+        width = self._cells.shape[1]
+        while width < last - self.head:
+            width = min(2 * width, self._limit)
+        kept, counts = self._cells[:, skip : skip + held], self._count[skip : skip + held]
+        if width == self._cells.shape[1]:
+            kept, counts = kept.copy(), counts.copy()
+            cells, count = self._cells, self._count
+        else:
+            cells, count = np.empty((self._ranks, width), dtype=np.int64), np.empty(width, dtype=np.int64)
+        cells[:, :held], cells[:, held:] = kept, _UNSEEN
+        count[:held], count[held:] = counts, 0
+        self._cells, self._count, self._base = cells, count, self.head

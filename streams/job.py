@@ -1,0 +1,219 @@
+"""Hop 2 of detect: a job's whole steps are watched, and one request goes out when a rule has fired.
+
+Pure: no clock, no Kafka. Cool-down, budget and silence run on event time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from eroica.schemas.control import ProfileRequest, Reason
+from eroica.schemas.errors import InvalidInput
+from eroica.schemas.iterations import StepPartial
+from eroica.schemas.outputs import Output
+from eroica.schemas.settings import DetectSettings
+from eroica.schemas.topics import message_key
+from eroica.streams.merge import JobStep, ShardMerge
+from eroica.streams.request import lead, profile_request, profiled_steps
+from eroica.streams.rules import Finding, Level, Spikes, blocked_after_us
+from eroica.topology.jobview import JobView
+
+MAX_RUNS = 4_096
+"""Launches of all jobs that one partition may hold; beyond, the one unheard for longest is forgotten."""
+MAX_SHARDS_PER_JOB = 16_384
+"""A job of more shards is refused."""
+PROFILE_TAIL_STEPS = 3
+"""Steps after a profile that its export may still slow down."""
+REQUESTS_REMEMBERED = 64
+
+
+@dataclass
+class JobCounters:
+    """What happened, for the log."""
+
+    held_back: int = 0
+    """Findings that led to no request because of cool-down or budget."""
+    forgotten: int = 0
+    """Launches dropped for lack of room."""
+
+
+class JobCore:
+    """Watches jobs; emits :class:`ProfileRequest` messages.
+
+    Guarantees: decisions depend on the partials of each shard in their order, not on how the shards interleave
+    (silence excepted: it needs the others' time). A trigger gives the same request, byte for byte, however often it
+    is derived; a request id is emitted once. Another ``run_id`` is another life: nothing carries over.
+    """
+
+    def __init__(self, settings: DetectSettings) -> None:
+        self._settings = settings
+        self._runs: OrderedDict[tuple[str, str], _Run] = OrderedDict()
+        self._views: dict[str, JobView] = {}
+        self.counters = JobCounters()
+
+    def feed(self, partial: StepPartial) -> list[Output]:
+        """Take in a shard's part of steps.
+
+        :raises InvalidInput: the partial contradicts itself or its job.
+        """
+        key = (partial.job, partial.run_id)
+        run = self._runs.get(key)
+        _check(partial, run)
+        if run is None:
+            run = self._runs[key] = _Run(partial, self._settings, self.counters)
+            if len(self._runs) > MAX_RUNS:
+                (job, _), _ = self._runs.popitem(last=False)
+                self._views.pop(job, None)
+                self.counters.forgotten += 1
+        self._runs.move_to_end(key)
+        requests = run.feed(partial, self._views.get(partial.job))
+        return [Output(key=message_key(r.job), message=r, event_time_us=r.issued_at_us) for r in requests]
+
+    def feed_job(self, view: JobView) -> None:
+        """What is known of a job now: its comparison classes go into the requests that follow."""
+        self._views[view.job] = view
+
+    def feed_request(self, request: ProfileRequest) -> None:
+        """A request seen on ``control``, of whatever origin: its profiled steps are innocent, and it starts the cool-down.
+
+        Requests of this core's own come back here too and change nothing.
+        """
+        run = self._runs.get((request.job, request.run_id))
+        if run is not None:
+            run.note(request)
+
+    def watches(self, job: str) -> bool:
+        """Whether any launch of *job* is watched here."""
+        return any(name == job for name, _ in self._runs)
+
+
+class _Run:
+    """One launch of a job."""
+
+    def __init__(self, first: StepPartial, settings: DetectSettings, counters: JobCounters) -> None:
+        self._settings = settings
+        self._counters = counters
+        self._who = (first.job, first.run_id)
+        self.shape = (first.ranks_per_shard, first.world_size)
+        self._merge = ShardMerge(first, settings.silence_ms * 1_000)
+        self._level = Level(settings)
+        self._spikes = Spikes(settings)
+        self._steps = 0
+        self._last_step = -1
+        self._profiled = 0
+        self._ids: OrderedDict[str, None] = OrderedDict()
+        self._issued: deque[int] = deque(maxlen=REQUESTS_REMEMBERED)
+        self._innocent: deque[tuple[int, int]] = deque(maxlen=REQUESTS_REMEMBERED)
+
+    def feed(self, partial: StepPartial, view: JobView | None) -> list[ProfileRequest]:
+        requests: list[ProfileRequest] = []
+        for whole in self._merge.feed(partial):
+            request = self._step(whole, view)
+            if request is not None:
+                requests.append(request)
+        blocked = self._blocked(view)
+        return [*requests, blocked] if blocked is not None else requests
+
+    def note(self, request: ProfileRequest) -> None:
+        if not self._remember(request.request):
+            return
+        self._issued.append(request.issued_at_us)
+        steps = profiled_steps(request, self._level.mean_us)
+        self._profiled += steps
+        if steps:
+            ahead = lead(self._settings, self._level.mean_us)
+            start = min(request.start_step, self._last_step + 1)
+            self._innocent.append((start, max(request.start_step, self._last_step + ahead) + steps + PROFILE_TAIL_STEPS))
+
+    def _step(self, whole: JobStep, view: JobView | None) -> ProfileRequest | None:
+        self._last_step = whole.step
+        self._steps += 1
+        if self._steps <= self._settings.warmup or whole.marked or any(a <= whole.step <= b for a, b in self._innocent):
+            return None
+        innocent, spike = self._spikes.feed(whole.step, whole.mean_us)
+        slow = None if innocent else self._level.feed(whole.mean_us)
+        if slow is not None:
+            return self._ask("degradation", whole, slow, view)
+        # Spikes on top of a level that has been asked about are its noise.
+        if spike is not None and not self._level.slow:
+            return self._ask("spike", whole, spike, view)
+        return None
+
+    def _ask(self, reason: Reason, whole: JobStep, finding: Finding, view: JobView | None) -> ProfileRequest | None:
+        mean = self._level.mean_us
+        budget = max(self._settings.budget_min_steps, int(self._settings.budget_share * self._steps))
+        wanted = self._settings.profile_steps or -(-self._settings.profile_ms * 1_000 // max(1, int(mean)))
+        if self._cooling(whole.event_time_us) or self._profiled + wanted > budget:
+            self._counters.held_back += 1
+            return None
+        figures = {**finding.figures, "step": float(whole.step), "max_us": float(whole.max_us), "max_rank": float(whole.max_rank)}
+        longest = f"the longest {whole.max_us / 1e3:.1f} ms on rank {whole.max_rank}"
+        detail = f"{finding.detail}; at step {whole.step}, {whole.ranks} ranks, {longest}"
+        if reason == "degradation" and self._level.asked():
+            detail += "; asked for the last time about this level, which counts as usual from here on"
+        return self._emit(reason, whole.step, whole.event_time_us, Finding(figures, detail), view, mean)
+
+    def _blocked(self, view: JobView | None) -> ProfileRequest | None:
+        idle = self._merge.idleness()
+        if idle is None or idle.idle_us < self._settings.blocked_floor_ms * 1_000:
+            return None
+        mean = self._level.mean_us
+        after = blocked_after_us(self._settings, mean, started=mean > 0)
+        when = idle.since_us + after
+        if idle.idle_us < after or self._cooling(when):
+            return None
+        where = f", rank {idle.rank} for longest, its last event was {idle.last_event}" if idle.last_event else ""
+        finding = Finding(
+            figures={"idle_us": float(after), "threshold_us": float(after), "baseline_us": mean, "step": float(self._last_step)},
+            detail=(
+                f"no rank has done anything for {after / 1e6:.1f} s after step {self._last_step} "
+                f"(mean iteration {mean / 1e3:.1f} ms){where}"
+            ),
+        )
+        return self._emit("blocked", self._last_step, when, finding, view, mean)
+
+    def _emit(
+        self, reason: Reason, step: int, event_time_us: int, finding: Finding, view: JobView | None, mean_us: float
+    ) -> ProfileRequest | None:
+        request = profile_request(
+            job=self._who[0],
+            run_id=self._who[1],
+            world_size=self.shape[1],
+            reason=reason,
+            step=step,
+            mean_us=mean_us,
+            event_time_us=event_time_us,
+            finding=finding,
+            view=view,
+            settings=self._settings,
+        )
+        if request.request in self._ids:
+            return None
+        self.note(request)
+        return request
+
+    def _cooling(self, now_us: int) -> bool:
+        return any(0 <= now_us - at < self._settings.cooldown_ms * 1_000 for at in self._issued)
+
+    def _remember(self, request_id: str) -> bool:
+        if request_id in self._ids:
+            return False
+        self._ids[request_id] = None
+        if len(self._ids) > REQUESTS_REMEMBERED:
+            self._ids.popitem(last=False)
+        return True
+
+
+def _check(partial: StepPartial, run: _Run | None) -> None:
+    where = f"job {partial.job}, run {partial.run_id}, shard {partial.shard}"
+    shape = (partial.ranks_per_shard, partial.world_size)
+    if run is not None and run.shape != shape:
+        raise InvalidInput(f"world size and shards {shape[::-1]} contradict {run.shape[::-1]} of the same launch", where=where)
+    if partial.ranks_per_shard < 1 or partial.world_size < 1:
+        raise InvalidInput(f"a world of {partial.world_size} in shards of {partial.ranks_per_shard} cannot be", where=where)
+    shards = -(-partial.world_size // partial.ranks_per_shard)
+    if not 0 <= partial.shard < shards or shards > MAX_SHARDS_PER_JOB:
+        raise InvalidInput(f"shard {partial.shard} of {shards} is not possible", where=where)
+    if not len(partial.count) == len(partial.mean_us) == len(partial.max_us) == len(partial.max_rank):
+        raise InvalidInput("the columns of the partial differ in length", where=where)

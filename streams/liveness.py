@@ -1,0 +1,129 @@
+"""Who of a shard still speaks, how far each rank is, and for how long it has done nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from eroica.schemas.iterations import RankIterations
+from eroica.schemas.ranks import format_ranks
+
+NOBODY = int(np.iinfo(np.int64).max)
+"""Step of a rank that holds nobody back (absent or ended); as the slowest rank's step: there is none."""
+_CHECK_US = 1_000_000
+"""Silence is looked for once per so much event time."""
+_SLACK_US = 100_000
+"""Agents round; an idle time that grew by the time between two batches up to this is one and the same idleness."""
+
+
+class Liveness:
+    """Event time of a shard, and the last word of each rank.
+
+    Event time is the largest ``sent_at_us`` heard. If it leaps by more than half of the silence limit in one message
+    then nobody spoke in between (the broker was away, or a host's clock is wrong): the leap is taken out of
+    everybody's silence.
+    """
+
+    def __init__(self, ranks: int, now_us: int, silence_us: int) -> None:
+        self.now_us = now_us
+        self._silence_us = silence_us
+        self._checked_us = now_us
+        self._heard_us = [now_us] * ranks
+        self._alive_us = [now_us] * ranks
+        """When the rank last did something, in the shard's event time."""
+        self._idle_us = [0] * ranks
+        self._sent_us = [0] * ranks
+        self._event = [""] * ranks
+        self._ended = bytearray(ranks)
+        self._absent: set[int] = set()
+        self._absent_text = ""
+        self._step: list[int] = [-1] * ranks
+        self._holds: npt.NDArray[np.int64] = np.full(ranks, -1, dtype=np.int64)
+        self._host_us: dict[str, int] = {}
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every rank said goodbye."""
+        return 0 not in self._ended
+
+    def hear(self, host: str, sent_us: int) -> bool:
+        """A batch came; false if it is a repetition or older than what the host said already (its idle times are history)."""
+        leap = sent_us - self.now_us
+        if leap > 0:
+            if leap > self._silence_us // 2:
+                self._heard_us = [t + leap for t in self._heard_us]
+                self._alive_us = [t + leap for t in self._alive_us]
+            self.now_us = sent_us
+        fresh = sent_us > self._host_us.get(host, -1)
+        # More hosts than ranks cannot be: a flood of names must not grow the table.
+        if fresh and (host in self._host_us or len(self._host_us) < len(self._step)):
+            self._host_us[host] = sent_us
+        return fresh
+
+    def reached(self, row: int, step: int) -> None:
+        """The rank has completed *step*."""
+        if step > self._step[row]:
+            self._step[row] = step
+            if self._holds[row] != NOBODY:
+                self._holds[row] = step
+
+    def word(self, row: int, one: RankIterations, sent_us: int) -> None:
+        """The host's latest word about the rank."""
+        self._heard_us[row] = self.now_us
+        same_idleness = (
+            not one.duration_us
+            and self._sent_us[row] > 0
+            and one.idle_us + _SLACK_US >= self._idle_us[row] + (sent_us - self._sent_us[row])
+        )
+        if not same_idleness:
+            self._alive_us[row] = self.now_us - one.idle_us
+        self._sent_us[row], self._idle_us[row] = sent_us, one.idle_us
+        if one.last_event:
+            self._event[row] = one.last_event[:64]
+        if bool(self._ended[row]) != one.ended:
+            self._ended[row] = one.ended
+            self._holds[row] = NOBODY if one.ended else self._step[row]
+        if self._absent and row in self._absent:
+            self._absent.discard(row)
+            self._absent_text = ""
+            self._holds[row] = NOBODY if one.ended else self._step[row]
+
+    def find_silent(self) -> None:
+        """Declare ranks absent whose host said nothing for the limit while others went on."""
+        if self.now_us - self._checked_us < _CHECK_US:
+            return
+        self._checked_us = self.now_us
+        limit = self.now_us - self._silence_us
+        if min(self._heard_us) > limit:
+            return
+        for row, heard in enumerate(self._heard_us):
+            if heard <= limit and not self._ended[row] and row not in self._absent:
+                self._absent.add(row)
+                self._absent_text = ""
+                self._holds[row] = NOBODY
+
+    def slowest(self) -> int:
+        """Last step of the slowest rank that still counts; ``NOBODY`` when there is none."""
+        return int(self._holds.min())
+
+    def idle(self) -> tuple[int, int, str]:
+        """``(row, idle_us, last_event)``: how long *every* rank that has not ended has done nothing, and who has for longest.
+
+        ``(-1, 0, "")`` when all have ended.
+        """
+        if not any(self._ended):
+            youngest, oldest = max(self._alive_us), min(self._alive_us)
+            row = self._alive_us.index(oldest)
+        else:
+            rows = [row for row, ended in enumerate(self._ended) if not ended]
+            if not rows:
+                return -1, 0, ""
+            youngest = max(self._alive_us[row] for row in rows)
+            row = min(rows, key=lambda r: (self._alive_us[r], r))
+        return row, max(0, self.now_us - youngest), self._event[row]
+
+    def absent_ranks(self, first_rank: int) -> str:
+        """Absent ranks as ranges."""
+        if self._absent and not self._absent_text:
+            self._absent_text = format_ranks(row + first_rank for row in self._absent)
+        return self._absent_text if self._absent else ""
