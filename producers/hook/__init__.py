@@ -1,1 +1,86 @@
-"""."""
+"""The part of Eroica inside the training process: finds iterations, tells the host's agent, profiles on command.
+
+One line switches it on, ``import eroica.producers.hook.auto``, or none with ``eroica run -- CMD``. Standard library and
+torch only; it never blocks the training and never raises into it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eroica.producers.hook.patch import Patch
+
+__all__ = ["activate", "mark_step", "status"]
+
+_patch: Patch | None = None
+_activated = False
+_problem = ""
+
+
+def activate() -> None:
+    """Switch the hook on in this process: now if torch is imported, else as soon as it is. ``EROICA_HOOK=0`` keeps it off.
+
+    May be called more than once, and never raises.
+    """
+    global _activated
+    # The name is wire.ENV_ENABLED; not imported here, for programs without torch should pay next to nothing.
+    if _activated or os.environ.get("EROICA_HOOK") == "0":
+        return
+    _activated = True
+    from eroica.producers.hook.postimport import AfterImport
+
+    AfterImport("torch", _install).install()
+
+
+def mark_step(step: int | None = None) -> None:
+    """Say that an iteration ends here, for loops that use neither torch's data loader nor its optimizers.
+
+    The first call is where counting begins; from it on only marks make iterations in this process. Never raises.
+
+    :param step: the number of the iteration that ends, where the program counts itself; must grow.
+    """
+    if not _activated:
+        activate()
+    if _patch is not None:
+        _patch.mark(step)
+
+
+def status() -> dict[str, Any]:
+    """What the hook does in this process, for people who wonder.
+
+    ``active`` (installed in torch), ``step`` (iteration now running), ``signature`` (its length in events, 0 while unknown),
+    ``connected`` (how often an agent was found), ``dropped``, ``failures``, ``relearned``, ``error`` (the last failure).
+    """
+    if _patch is None:
+        return {"active": False, "waiting_for_torch": _activated and "torch" not in sys.modules, "error": _problem}
+    recorder = _patch.recorder
+    return {
+        "active": not _patch.guard.tripped,
+        "step": recorder.step,
+        "signature": len(recorder.automaton.signature),
+        "mode": "mark_step" if recorder.marking else "dataloader+optimizer",
+        "connected": recorder.sender.connections,
+        "dropped": recorder.sender.dropped,
+        "failures": _patch.guard.failures,
+        "relearned": recorder.automaton.relearned,
+        "error": _patch.guard.last or _problem,
+    }
+
+
+def _install(torch: ModuleType) -> None:
+    """Put the hook into *torch*; a torch that we do not know stays as it is."""
+    global _patch, _problem
+    from eroica.producers.hook.guard import Guard
+
+    attempt = Guard()
+    with attempt:
+        from eroica.producers.hook.patch import Patch
+
+        patch = Patch(torch)
+        patch.install()
+        _patch = patch
+    _problem = attempt.last

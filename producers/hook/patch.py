@@ -1,0 +1,161 @@
+"""Puts the hook into torch: the data loaders' iterators, all optimizers, and the gradient scalers that skip a step.
+
+Each wrapped call is passed through unchanged, whatever happens to us.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from eroica.producers.hook.guard import Guard
+from eroica.producers.hook.recorder import Recorder
+from eroica.producers.hook.userprofiler import UserProfilers
+
+_TOKEN = "_eroica_token"
+_DEPTH = "_eroica_depth"
+_WRAPPED = "_eroica_wrapped"
+
+
+class Patch:
+    """The hook as installed in one process; one instance for its life."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.guard = Guard()
+        self.users = UserProfilers(self.guard)
+        self.recorder = Recorder(torch, self.guard, self.users)
+        self._steps_seen = 0
+        self._is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
+
+    def install(self) -> None:
+        """Wrap torch's calls.
+
+        :raises AttributeError, ImportError: if this torch lacks what is to be wrapped; then nothing is.
+        """
+        # torch.optim hides its module ``optimizer``, so modules are asked for by name.
+        register = import_module("torch.optim.optimizer").register_optimizer_step_post_hook
+        base = import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+        scaler = getattr(import_module("torch.amp.grad_scaler"), "GradScaler", None)
+        self.users.install(self.torch)
+        self._wrap_init(base)
+        for kind in (base, *_subclasses(base)):
+            self._wrap_next(kind)
+        register(self._after_step)
+        if scaler is not None:
+            self._wrap_scaler(scaler)
+        os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self._at_exit)
+
+    def mark(self, step: int | None = None) -> None:
+        """See :meth:`Recorder.mark`."""
+        with self.guard:
+            self.recorder.mark(step)
+
+    def _wrap_init(self, base: Any) -> None:
+        original = base.__init__
+
+        @functools.wraps(original)
+        def init(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            original(iterator, loader, *args, **kwargs)
+            with self.guard:
+                dataset = getattr(loader, "dataset", loader)
+                likeness = (
+                    type(loader).__qualname__,
+                    type(dataset).__qualname__,
+                    getattr(loader, "batch_size", None),
+                    type(getattr(loader, "sampler", None)).__qualname__,
+                )
+                setattr(iterator, _TOKEN, self.recorder.loaders.token(loader, likeness))
+                self._wrap_next(type(iterator))
+
+        base.__init__ = init
+
+    def _wrap_next(self, kind: Any) -> None:
+        """Wrap ``kind.__next__`` if *kind* defines it itself; a subclass that calls its parent's is counted once."""
+        original = vars(kind).get("__next__")
+        if original is None or hasattr(original, _WRAPPED):
+            return
+        guard = self.guard
+
+        @functools.wraps(original)
+        def wrapped(iterator: Any) -> Any:
+            recorder = self.recorder
+            nested = iterator.__dict__.get(_DEPTH, False)
+            if nested or guard.tripped:
+                return original(iterator)
+            iterator.__dict__[_DEPTH] = True
+            token = entered_ns = 0
+            returned = False
+            with guard:
+                token = self._loader_token(iterator)
+                entered_ns = recorder.loader_enter(token)
+            try:
+                batch = original(iterator)
+                returned = True
+                return batch
+            finally:
+                iterator.__dict__[_DEPTH] = False
+                with guard:
+                    recorder.loader_exit(token, entered_ns, returned)
+
+        setattr(wrapped, _WRAPPED, True)
+        kind.__next__ = wrapped
+
+    def _loader_token(self, iterator: Any) -> int:
+        token = iterator.__dict__.get(_TOKEN)
+        if token is None:
+            # Made before we were installed: all that is left of its loader is the data set.
+            dataset = iterator._dataset
+            token = self.recorder.loaders.token(dataset, type(dataset).__qualname__)
+            iterator.__dict__[_TOKEN] = token
+        return int(token)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._is_compiling() or self.guard.tripped:
+            return
+        self._steps_seen += 1
+        with self.guard:
+            self.recorder.optimizer_exit(optimizer)
+
+    def _wrap_scaler(self, scaler: Any) -> None:
+        original = scaler.step
+
+        @functools.wraps(original)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = self._steps_seen
+            result = original(scaler, optimizer, *args, **kwargs)
+            if self._steps_seen == before and not self.guard.tripped:
+                with self.guard:
+                    self.recorder.optimizer_exit(optimizer)
+            return result
+
+        scaler.step = step
+
+    def _after_fork(self) -> None:
+        """A forked child starts with nothing of its parent's: no socket, no signature, no profile.
+
+        It becomes a rank only if it steps an optimizer itself; a loader's worker never does.
+        """
+        with self.guard:
+            self.recorder.sender.close(unlink=False)
+            self.recorder = Recorder(self.torch, self.guard, self.users)
+
+    def _at_exit(self) -> None:
+        with self.guard:
+            self.recorder.goodbye()
+
+
+def _subclasses(kind: Any) -> list[Any]:
+    found = []
+    for child in kind.__subclasses__():
+        found += [child, *_subclasses(child)]
+    return found
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,229 @@
+"""The hook of one process: what the wrapped calls report becomes datagrams, and commands become profiles."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from eroica.producers.hook import groups, identity, wire
+from eroica.producers.hook.automaton import Automaton, Iteration
+from eroica.producers.hook.command import parse_profile, request_id
+from eroica.producers.hook.guard import Guard
+from eroica.producers.hook.profiling import Profiling
+from eroica.producers.hook.registry import Registry
+from eroica.producers.hook.sender import Sender
+from eroica.producers.hook.userprofiler import UserProfilers
+
+COUNTERS_NS = 60_000_000_000
+"""Counters are sent once a minute at most."""
+COMMANDS_A_STEP = 8
+"""Commands read at one boundary; more wait for the next."""
+
+
+class Recorder:
+    """State of the hook in this process. The process counts as a rank from its first optimizer step (or mark) on.
+
+    The callbacks may raise; their callers hold a :class:`Guard`. Only the training thread, the one of the first optimizer step,
+    is listened to: loaders that other threads read ahead from belong to no iteration.
+    """
+
+    def __init__(self, torch: Any, guard: Guard, users: UserProfilers) -> None:
+        self.torch = torch
+        self.guard = guard
+        self.automaton = Automaton()
+        self.sender = Sender(os.getpid())
+        self.loaders = Registry()
+        self.optimizers = Registry()
+        self.profiling = Profiling(self._report_profile, users, lambda: self.rank)
+        self.rank = 0
+        self.marking = False
+        """True once ``mark_step()`` was called: then only it makes iterations."""
+        self._marked = -1
+        self._marked_ns = 0
+        self._is_rank = False
+        self._thread = 0
+        self._known: tuple[int, int, bool, int] | None = None
+        self._parameter_types: frozenset[str] = frozenset()
+        self._counters_ns = 0
+        self._started_ns = time.time_ns()
+
+    @property
+    def step(self) -> int:
+        """Number of the iteration now running."""
+        return self._marked + 1 if self.marking else self.automaton.completed
+
+    def loader_enter(self, token: int) -> int:
+        """The program asks loader *token* for a batch; answers the time, or 0 where nobody listens (see :meth:`loader_exit`)."""
+        if not self._is_rank:
+            # Before the first optimizer step: the signature wants the call, the agent does not.
+            return time.monotonic_ns()
+        if threading.get_ident() != self._thread:
+            return 0
+        now_ns = time.monotonic_ns()
+        if not self.marking and self.automaton.begins(token) and self.torch.is_grad_enabled():
+            self._boundary()
+            now_ns = time.monotonic_ns()
+        elif self.profiling.active:
+            self.profiling.overdue()
+        self.sender.event(wire.LOADER_ENTER, self.step, now_ns, time.time_ns(), 0)
+        return now_ns
+
+    def loader_exit(self, token: int, entered_ns: int, returned: bool) -> None:
+        """Loader *token* answered; *returned* is false at the end of its data."""
+        if not entered_ns:
+            return
+        now_ns = time.monotonic_ns()
+        if self._is_rank:
+            self.sender.event(wire.LOADER_EXIT, self.step, now_ns, time.time_ns(), now_ns - entered_ns)
+        # Batches read with gradients off are evaluation.
+        if returned and not self.marking and self.torch.is_grad_enabled():
+            self._completed(self.automaton.loader(token, entered_ns, now_ns))
+
+    def optimizer_exit(self, optimizer: Any) -> None:
+        """A step of *optimizer* returned, or was skipped by the gradient scaler."""
+        if not self._is_rank and not self._become_rank(optimizer):
+            return
+        if threading.get_ident() != self._thread:
+            return
+        now_ns = time.monotonic_ns()
+        self.sender.event(wire.OPTIMIZER_EXIT, self.step, now_ns, time.time_ns(), 0)
+        if self.marking:
+            return
+        token = self.optimizers.token(optimizer, type(optimizer).__qualname__)
+        self._completed(self.automaton.optimizer(token, now_ns))
+        if self.profiling.active:
+            self.profiling.overdue()
+
+    def mark(self, step: int | None = None) -> None:
+        """An iteration ends here, by the program's own word; *step* is its number where the program counts."""
+        if not self._is_rank and not self._become_rank(None):
+            return
+        now_ns = time.monotonic_ns()
+        started_ns = self._marked_ns
+        if not self.marking:
+            self.marking = True
+            self._marked = self.automaton.completed - 1
+        number = self._marked + 1 if step is None or step <= self._marked else step
+        self._marked = number
+        if started_ns:
+            self._emit(Iteration(number, started_ns, now_ns))
+        self._boundary()
+        self._marked_ns = time.monotonic_ns()
+
+    def goodbye(self) -> None:
+        """The process ends in an orderly way."""
+        if not self._is_rank:
+            return
+        self.profiling.finish()
+        now_ns = time.monotonic_ns()
+        self._send_counters(now_ns)
+        self.sender.event(wire.GOODBYE, self.step, now_ns, time.time_ns(), 0)
+        self.sender.close()
+
+    def _become_rank(self, optimizer: Any) -> bool:
+        """From now on this process is a worker of a job, unless it is a loader's worker."""
+        if self.torch.utils.data.get_worker_info() is not None:
+            return False
+        self._is_rank = True
+        self._thread = threading.get_ident()
+        if optimizer is not None:
+            first = [parameter for group in optimizer.param_groups[:8] for parameter in group["params"][:8]]
+            self._parameter_types = frozenset(type(parameter).__name__ for parameter in first)
+        return True
+
+    def _completed(self, iteration: Iteration | None) -> None:
+        if iteration is None:
+            return
+        self._emit(iteration)
+        if not self.automaton.expects_loader:
+            self._boundary()
+
+    def _emit(self, iteration: Iteration) -> None:
+        wall_ns = time.time_ns()
+        length_ns = iteration.end - iteration.start
+        self.sender.event(wire.ITERATION, iteration.number, iteration.end, wall_ns, length_ns)
+        world = self._distributed()
+        known = (self.sender.connections, len(world.pg_map) if world else 0, self.marking, self.automaton.relearned)
+        if known != self._known:
+            self._known = known
+            if not self.sender.message(self._hello(world), iteration.end):
+                self._known = None
+        elif iteration.end - self._counters_ns > COUNTERS_NS:
+            self._send_counters(iteration.end)
+
+    def _boundary(self) -> None:
+        """Between two iterations: read commands, start or stop a profile."""
+        for _ in range(COMMANDS_A_STEP):
+            message = self.sender.receive()
+            if message is None:
+                break
+            self._command(message)
+        if self.profiling.active or self.profiling.pending is not None:
+            self.profiling.boundary(self.step, self.torch)
+
+    def _command(self, message: dict[str, Any]) -> None:
+        if message.get("kind") != "profile":
+            return
+        try:
+            command = parse_profile(message)
+        except ValueError as error:
+            self._report_profile({"request": request_id(message), "path": "", "error": f"refused: {error}"})
+            return
+        self.profiling.ask(command)
+
+    def _distributed(self) -> Any:
+        """Torch's registry of process groups, or ``None`` where there are none."""
+        module = sys.modules.get("torch.distributed.distributed_c10d")
+        world = getattr(module, "_world", None)
+        return world if world is not None and world.pg_map else None
+
+    def _hello(self, world: Any) -> dict[str, Any]:
+        torch, environ = self.torch, os.environ
+        place = identity.place(environ)
+        rank, size = place.rank, place.world_size
+        found = groups.process_groups(world) if world else []
+        if world:
+            rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.rank = rank
+        framework = identity.framework(sys.modules, self._parameter_types, size)
+        on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+        return {
+            **self._header("hello"),
+            "world_size": size,
+            "local_rank": place.local_rank,
+            "host": identity.host_name(environ, socket.gethostname()),
+            "job": identity.job_name(environ, script),
+            "run_id": identity.run_id(environ, size, os.getppid(), f"{os.getpid()} {self._started_ns}"),
+            "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+            "framework": framework,
+            "coords": groups.coordinates(found, rank, framework),
+            "backend": next((group["backend"] for group in found if group["backend"]), ""),
+            "launcher": place.launcher,
+            "groups": found,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "hook": "mark_step" if self.marking else "dataloader+optimizer",
+            "socket": self.sender.address,
+        }
+
+    def _header(self, kind: str) -> dict[str, Any]:
+        return {"kind": kind, "v": wire.WIRE_VERSION, "pid": self.sender.pid, "rank": self.rank}
+
+    def _report_profile(self, fields: dict[str, Any]) -> None:
+        self.sender.message({**self._header("profiled"), **fields}, time.monotonic_ns())
+
+    def _send_counters(self, now_ns: int) -> None:
+        self._counters_ns = now_ns
+        message = {
+            **self._header("counters"),
+            "dropped": self.sender.dropped,
+            "failures": self.guard.failures,
+            "relearned": self.automaton.relearned,
+        }
+        self.sender.message(message, now_ns)
