@@ -1,7 +1,7 @@
 """The model of a training job: who sits where, who is compared with whom, who waits for whom.
 
-Layouts and groups (``presets``, ``layout``), what a running job tells of itself (``jobview``), pipeline schedules (``schedules``),
-the step as a graph (``strategy``, ``step``, ``stepgraph``) and what would mend it (``whatif``).
+Layouts and groups (``presets``, ``layout``), what a running job tells of itself (``jobview``), pipeline schedules
+(``schedules``), the step as a graph (``strategy``, ``step``, ``stepgraph``) and what would mend it (``whatif``).
 """
 
 from eroica.topology.grid import Grid, Groups
