@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from eroica.schemas.errors import InvalidInput, UsageError
+from eroica.schemas.errors import InvalidInput, TopologyError, UsageError
 from eroica.schemas.ranks import RankArray, format_ranks
 from eroica.topology.hosts import Hosts
 from eroica.topology.layout import RankLayout
@@ -107,7 +107,10 @@ def _layout(framework: str, world: int, options: dict[str, int | str | bool], co
             raise UsageError("--coordinates goes with --framework custom only", where="--coordinates")
         if world < 1:
             raise UsageError("the world size is missing", where="--world", do="give the number of ranks")
-        return build_layout(framework, world, options)
+        try:
+            return build_layout(framework, world, options)
+        except TopologyError as error:
+            raise UsageError(error.what, where=f"{framework} of {world} ranks", do=error.do) from error
     if coordinates is None:
         raise UsageError("a custom layout needs its coordinates", where="--coordinates", do="name a JSON file")
     vpp = int(options.pop("vpp", 1))
