@@ -7,11 +7,11 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from eroica.bus.config import client_config
-from eroica.bus.errors import translate
+from eroica.bus.errors import is_passing, translate
 from eroica.schemas.errors import BrokerError, UsageError
 from eroica.schemas.settings import KafkaSettings
 
@@ -109,16 +109,20 @@ def _probe(host: str, port: int, timeout_s: float, *, speak: bool) -> None:
 
 
 def _metadata(settings: KafkaSettings, timeout_s: float) -> BrokerInfo:
-    last: list[str] = []
+    heard: list[KafkaError] = []
     config = client_config(settings, "admin", client_id="eroica-check")
-    config["error_cb"] = lambda error: last.append(error.str())
+    config["error_cb"] = heard.append
     try:
         client = AdminClient(config)
+    except KafkaException as error:
+        raise translate(error, settings.bootstrap) from error
+    try:
         listed = client.list_topics(timeout=timeout_s)
     except KafkaException as error:
-        translated = translate(error, settings.bootstrap)
-        detail = f": {last[-1]}" if last else ""
-        raise BrokerError(translated.what + detail, where=settings.bootstrap, do=translated.do) from error
+        client.poll(0)
+        # That nobody answered is the consequence; what TLS or SASL said on the way is the cause.
+        causes = [said for said in heard if not is_passing(said)]
+        raise translate(causes[0] if causes else error, settings.bootstrap) from error
     return BrokerInfo(
         brokers=tuple(f"{b.host}:{b.port}" for _, b in sorted(listed.brokers.items())),
         cluster_id=listed.cluster_id or "",

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,10 +24,15 @@ _log = logging.getLogger(__name__)
 POLL_S = 0.1
 """Longest wait of the background thread in one poll: bounds how late a delivery is reported and how long close() waits."""
 
+FINAL_FLUSH_S = 1.0
+"""Longest wait for the reports of a client that was purged: they are local, so this is never reached in practice."""
+
 OnDelivery = Callable[[str | None], None]
 """Called from the background thread with ``None`` for a delivered message, else with the reason of its loss."""
 
+_alive: weakref.WeakSet[BusProducer] = weakref.WeakSet()
 _abandoned: list[Any] = []
+"""Clients whose threads stayed in the parent of a fork: destroying one hangs, so they are left alone until this process ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +64,13 @@ class BusProducer:
     def __init__(self, settings: KafkaSettings, client_id: str = "eroica") -> None:
         self._settings = settings
         self._client_id = client_id
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._client: Producer | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._pid = 0
         self._fatal = False
         self._counters = ProducerCounters()
+        _alive.add(self)
 
     def send(
         self,
@@ -125,7 +131,7 @@ class BusProducer:
 
     def flush(self, timeout_s: float) -> int:
         """Wait until nothing is under way or *timeout_s* is over; returns how many messages still are."""
-        client = self._client if self._pid == os.getpid() else None
+        client = self._client
         return int(client.flush(timeout_s)) if client is not None else 0
 
     def close(self, timeout_s: float = 2.0) -> int:
@@ -134,15 +140,14 @@ class BusProducer:
         The producer may be used again: the next send makes a new client.
         """
         with self._lock:
-            client, thread = (self._client, self._thread) if self._pid == os.getpid() else (None, None)
+            client, thread, stop = self._client, self._thread, self._stop
             self._client, self._thread = None, None
         if client is None:
             return 0
         left = int(client.flush(timeout_s))
         if left:
             client.purge()
-            client.flush(1.0)
-        self._stop.set()
+        stop.set()
         if thread is not None:
             thread.join(timeout=2.0)
         return left
@@ -155,16 +160,13 @@ class BusProducer:
 
     def _ready_client(self) -> Producer:
         """The client of this process; caller holds the lock."""
-        if self._client is not None and self._pid == os.getpid() and not self._fatal:
+        if self._client is not None and not self._fatal:
             return self._client
-        if self._client is not None and self._pid != os.getpid():
-            # Destroying a client whose threads stayed in the parent hangs: leave it alone for the rest of this process's life.
-            _abandoned.append(self._client)
-            self._counters = ProducerCounters()
-        else:
+        if self._client is not None:
+            # A fatal error (an idempotent producer that lost its place) ends a client for good; its thread reports what it held.
+            self._client.purge()
             self._stop.set()
         self._fatal = False
-        self._pid = os.getpid()
         self._stop = threading.Event()
         config = client_config(self._settings, "producer", client_id=self._client_id)
         config["error_cb"] = self._on_error
@@ -175,6 +177,15 @@ class BusProducer:
         self._thread = threading.Thread(target=_poll, args=(self._client, self._stop), name="eroica-producer-poll", daemon=True)
         self._thread.start()
         return self._client
+
+    def _forget_after_fork(self) -> None:
+        """In the child: the parent's client, thread and held lock are none of ours."""
+        if self._client is not None:
+            _abandoned.append(self._client)
+        self._lock = threading.RLock()
+        self._client, self._thread = None, None
+        self._stop, self._fatal = threading.Event(), False
+        self._counters = ProducerCounters()
 
     def _decided(self, error: KafkaError | None) -> None:
         with self._lock:
@@ -195,6 +206,15 @@ def _poll(client: Producer, stop: threading.Event) -> None:
     """Serve delivery reports until *stop*."""
     while not stop.is_set():
         client.poll(POLL_S)
+    client.flush(FINAL_FLUSH_S)
+
+
+def _after_fork_in_child() -> None:
+    for producer in list(_alive):
+        producer._forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def wait_delivered(producer: BusProducer, timeout_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -48,7 +48,7 @@ def services() -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def specification() -> Draft202012Validator:
     """The Compose specification's JSON Schema, as check-jsonschema carries it."""
-    # Found through the metadata: importing the package would import its command line, which wants a newer click than Faust allows.
+    # Found through the metadata: importing the package would import its command line, which wants a newer click than Faust.
     carrier = metadata.distribution("check-jsonschema")
     schema = Path(str(carrier.locate_file("check_jsonschema/builtin_schemas/vendor/compose-spec.json")))
     return Draft202012Validator(json.loads(schema.read_text("utf-8")))
