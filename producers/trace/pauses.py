@@ -32,6 +32,8 @@ def find_pauses(trace: Trace, steps: Steps, path: CriticalPath) -> list[Pause]:
     found = []
     threads = [t for t in (path.main, path.backward) if t is not None]
     for kind in PAUSE_KINDS:
+        if kind == "sync" and path.cpu_only:  # reading a scalar waits for nobody without a device
+            continue
         accept = trace.name_mask(pause_of(n) == kind for n in trace.names)
         start = np.concatenate([t.tree.start[accept[t.rows]] for t in threads])
         end = np.concatenate([t.tree.end[accept[t.rows]] for t in threads])

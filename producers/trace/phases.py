@@ -27,7 +27,7 @@ def step_phases(trace: Trace, steps: Steps, path: CriticalPath) -> list[dict[str
     start, end = steps.start_us, steps.end_us
     measured = {phase: intervals.overlap(start, end) for phase, intervals in partition.items()}
     spent: Floats = sum(measured.values(), np.zeros(start.size))
-    measured["other" if not path.cpu_only and "idle" in measured else "idle"] = np.maximum(end - start - spent, 0.0)
+    measured["idle"] = np.maximum(end - start - spent, 0.0)
     return [
         {p: round(float(measured[p][i]), 1) for p in ORDER if p in measured and measured[p][i] >= 0.05} for i in range(start.size)
     ]
@@ -84,6 +84,4 @@ def _of_device(trace: Trace, path: CriticalPath, host: dict[str, Intervals]) -> 
     partition["comm_wait"] = path.collective.minus(busy)
     working = join(busy, path.collective)
     partition["data"] = join(partition["data"], host["data"].minus(working))
-    everything = Intervals(np.array([-1e18]), np.array([1e18]))
-    partition["idle"] = everything.minus(join(working, host["data"]))
     return partition

@@ -63,11 +63,13 @@ class _Reader:
             if len(buffer) < PIECE_BYTES:
                 continue
             cut = _last_boundary(buffer)
-            if cut is None:
+            if cut is None or not (self.started or self._has_head(buffer[: cut[0]])):
                 self._bounded(buffer)
                 continue
-            piece, buffer = buffer[: cut[0]], buffer[cut[1] :]
-            self._piece(piece)
+            piece, rest = buffer[: cut[0]], buffer[cut[1] :]
+            buffer = b""
+            unfinished = self._piece(piece)
+            buffer = unfinished + b"," + rest if unfinished else rest
         self._last(buffer)
         return self.meta
 
@@ -76,25 +78,27 @@ class _Reader:
             raise not_a_trace(self.where, f"no event ends within {MAX_EVENT_BYTES} bytes")
         return raw
 
-    def _piece(self, piece: bytes) -> None:
-        """A run of whole events, the first with the head in front."""
+    def _has_head(self, piece: bytes) -> bool:
+        return piece.removeprefix(_BOM).lstrip()[:1] != b"{" or _HEAD.search(piece) is not None
+
+    def _piece(self, piece: bytes) -> bytes:
+        """Read a run of whole events, the first with the head in front; returns what is only the start of an event."""
         if not self.started:
             self._open(piece)
             if not self.bare:
                 try:
                     document = DOCUMENT.decode(piece.removeprefix(_BOM) + b"]}")
                 except JSON_ERRORS:
-                    self._carefully(self._without_head(piece))
-                    return
+                    return self._carefully(self._without_head(piece))
                 self._take(document)
-                return
+                return b""
             piece = self._without_head(piece)
         try:
             events = EVENTS.decode(b"[" + piece + b"]")
         except JSON_ERRORS:
-            self._carefully(piece)
-            return
+            return self._carefully(piece)
         self.builder.add(events)
+        return b""
 
     def _last(self, rest: bytes) -> None:
         """The rest of the file with the tail."""
@@ -111,10 +115,11 @@ class _Reader:
                 self._take(DOCUMENT.decode(whole))
         except JSON_ERRORS:
             body = rest if len(whole) != len(rest.removeprefix(_BOM)) else self._without_head(rest)
-            tail = read_carefully(body, self.builder)
-            if tail is not None:
-                self.meta.update(read_meta(tail))
+            result = read_carefully(body, self.builder)
+            if result.tail is not None:
+                self.meta.update(read_meta(result.tail))
             else:
+                self.builder.mend("events_unreadable", bool(result.unfinished))
                 self.builder.mend("file_truncated")
 
     def _open(self, piece: bytes) -> None:
@@ -133,9 +138,10 @@ class _Reader:
         self.meta.update(read_meta(piece[: head.start()].removeprefix(_BOM).lstrip()[1:]))
         return piece[head.end() :]
 
-    def _carefully(self, piece: bytes) -> None:
-        self.started = True
-        self.tail = read_carefully(piece, self.builder)
+    def _carefully(self, piece: bytes) -> bytes:
+        result = read_carefully(piece, self.builder)
+        self.tail = result.tail
+        return result.unfinished
 
     def _take(self, document: Any) -> None:
         if document.traceEvents is None:

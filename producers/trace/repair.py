@@ -7,6 +7,8 @@ counted: events that are no JSON object after that, or lack a usable time. The c
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -20,6 +22,8 @@ _ARRAY_END = re.compile(rb'\}\s*\]\s*(?:,\s*(?="[A-Za-z_ ]+"\s*:)|\}\s*$|$)')
 _NUMBER_TOKENS = re.compile(rb"(?<=[:\[,])(\s*)-?(?:NaN|nan|[Ii]nf(?:inity)?)\b(?=\s*[,}\]])")
 _MAX_JOINS = 8
 """An event that was cut at a nested list of objects is whole again after so many pieces, or it is given up."""
+_MAX_ENDS = 64
+"""Lists of objects inside one event that are tried as the end of all events."""
 
 _EVENT = msgspec.json.Decoder(Event)
 _ANY = msgspec.json.Decoder()
@@ -27,14 +31,22 @@ _WIRE_NAMES = dict(zip(Args.__struct_fields__, Args.__struct_encode_fields__, st
 _TEXT = ("dtype", "group_name", "group_description", "group_ranks")
 
 
-def read_carefully(piece: bytes, builder: ColumnBuilder) -> bytes | None:
-    """Read *piece*, a run of events without the brackets around, as far as it can be read.
+@dataclass(frozen=True, slots=True)
+class CarefulResult:
+    """What is left of a piece."""
 
-    :returns: what follows the array's end (``"key": …}``), or None if the array does not end in this piece.
-    """
+    tail: bytes | None
+    """What follows the array's end (``"key": …}``); None if the array does not end in the piece."""
+    unfinished: bytes
+    """The start of an event that the piece cuts; empty if there is none."""
+
+
+def read_carefully(piece: bytes, builder: ColumnBuilder) -> CarefulResult:
+    """Read *piece*, a run of events without the brackets around, as far as it can be read."""
     events: list[Event] = []
     pending, joins = b"", 0
-    for raw in _split(piece):
+    pieces = _split(piece)
+    for number, raw in enumerate(pieces):
         candidate = pending + b"," + raw if pending else raw
         event = _one(candidate, builder)
         if event is None and pending:
@@ -45,17 +57,15 @@ def read_carefully(piece: bytes, builder: ColumnBuilder) -> bytes | None:
             events.append(event)
             pending, joins = b"", 0
             continue
-        end = _ARRAY_END.search(candidate)
-        if end is not None and (last := _one(candidate[: end.start() + 1], builder)) is not None:
-            builder.add([*events, last])
-            return candidate[end.end() :] + b"".join(b"," + r for r in _after(piece, raw))
+        for end in islice(_ARRAY_END.finditer(candidate), _MAX_ENDS):
+            if (last := _one(candidate[: end.start() + 1], builder)) is not None:
+                builder.add([*events, last])
+                return CarefulResult(b",".join([candidate[end.end() :], *pieces[number + 1 :]]), b"")
         pending, joins = (candidate, joins + 1) if joins < _MAX_JOINS else (b"", 0)
         if not pending:
             builder.mend("events_unreadable", _MAX_JOINS + 1)
-    if pending.strip(b" \t\r\n,]}"):
-        builder.mend("events_unreadable", joins)
     builder.add(events)
-    return None
+    return CarefulResult(None, pending if pending.strip(b" \t\r\n,]}") else b"")
 
 
 def read_meta(raw: bytes) -> dict[str, Any]:
@@ -75,11 +85,6 @@ def _split(piece: bytes) -> list[bytes]:
     cuts = [m.start() + 1 for m in EVENT_BOUNDARY.finditer(piece)]
     starts = [0, *(m.end() for m in EVENT_BOUNDARY.finditer(piece))]
     return [piece[a:b] for a, b in zip(starts, [*cuts, len(piece)], strict=True)]
-
-
-def _after(piece: bytes, raw: bytes) -> list[bytes]:
-    pieces = _split(piece)
-    return pieces[pieces.index(raw) + 1 :]
 
 
 def _one(raw: bytes, builder: ColumnBuilder) -> Event | None:

@@ -85,4 +85,5 @@ def worker(rank: int, out_dir: str, fault: str, store: str) -> None:
 
 if __name__ == "__main__":
     directory, injected = sys.argv[1], sys.argv[2]
-    mp.spawn(worker, args=(directory, injected, str(Path(directory) / "store")), nprocs=WORLD_SIZE)
+    arguments = (directory, injected, str(Path(directory) / "store"))
+    mp.start_processes(worker, args=arguments, nprocs=WORLD_SIZE, start_method="fork")  # torch is imported once
