@@ -69,9 +69,9 @@ class Common:
             given.append(f"kafka.prefix={self.prefix}")
         return load_settings([*given, *self.assignments])
 
-    def arguments(self) -> list[str]:
-        """The same options for the command line of a process of ours."""
-        words: list[str] = []
+    def arguments(self, defaults: tuple[str, ...] = ()) -> list[str]:
+        """The same options for the command line of a process of ours, except for broker and prefix."""
+        words = [word for assignment in defaults for word in ("--set", assignment)]
         if self.config is not None:
             words += ["--config", str(self.config)]
         for assignment in self.assignments:

@@ -41,7 +41,7 @@ def run(
         raise UsageError(
             "there is no such command", where=words[0][:200], do="give it after --, e.g. eroica run -- python train.py"
         )
-    env = environment(dict(os.environ), job=job, runtime_dir=runtime_dir)
+    env = environment(os.environ, job=job or "", runtime_dir=str(runtime_dir or ""))
     if host is not None:
         env[ENV_HOST] = host
     os.execvpe(program, words, env)

@@ -1,0 +1,71 @@
+"""``eroica demo``: the whole pipeline on this machine."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from eroica.cli.options import Common, command
+from eroica.cli.output import err, out, print_json
+from eroica.consumers.text import clean
+
+HELP = """Train a small model on this machine, slow one worker down, and watch the verdict come.
+
+Everything is real: torch processes, Kafka protocol, profiles. An embedded broker is used unless --bootstrap names one. Ends with
+exit code 0 if the verdict is right: it names the slowed rank, or nobody for --fault none.
+
+Example: eroica demo --fault slow-data --fault-rank 2
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("demo", help=HELP)(command(demo))
+
+
+def demo(
+    common: Common,
+    fault: Annotated[str, typer.Option(help="slow-data, slow-host or none.")] = "slow-data",
+    fault_rank: Annotated[int, typer.Option("--fault-rank", help="The worker to slow down.")] = 2,
+    ranks: Annotated[int, typer.Option(help="Workers, on two hosts.")] = 4,
+    record: Annotated[Path | None, typer.Option("--record", metavar="DIR", help="Also record the run.")] = None,
+    timeout: Annotated[float, typer.Option(min=10, help="Seconds it may take.")] = 180,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON; what happens goes to standard error.")] = False,
+) -> int:
+    """See ``HELP``."""
+    from eroica.consumers.render import render_verdict
+    from eroica.offline.demo.runner import run_demo
+    from eroica.offline.demo.scenario import SETTINGS, parse_fault
+
+    scenario = parse_fault(fault, fault_rank, ranks)
+    settings = common.settings(SETTINGS)
+    signal.signal(signal.SIGTERM, _interrupt)
+    told = err() if as_json else out()
+    with told.status("starting …") as status:
+        result = run_demo(
+            scenario,
+            settings,
+            common.arguments(SETTINGS),
+            external=common.bootstrap is not None,
+            own_prefix=common.prefix is None,
+            record_to=record,
+            timeout_s=timeout,
+            say=lambda line: told.print(clean(line)),
+            waiting=lambda what: status.update(f"{what} …"),
+        )
+    if as_json:
+        print_json(result.as_json())
+    else:
+        told.print("", render_verdict(result.verdict), "", result.closing())
+    return int(bool(result.wrong))
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends the demo as Ctrl-C does: in order. A second one has nothing to add."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)

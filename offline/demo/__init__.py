@@ -1,0 +1,1 @@
+"""The demo: a real training job on this machine, slowed down for real, and the whole pipeline around it."""
