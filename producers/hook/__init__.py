@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as typing has it, which costs every Python program at start-up more than all the rest of this file
 if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
     from eroica.producers.hook.patch import Patch
 
 __all__ = ["activate", "mark_step", "status"]

@@ -6,9 +6,12 @@ Import order stays the program's own: torch is never imported by us.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # see the package's __init__
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
 
 
 class AfterImport:

@@ -9,19 +9,20 @@ import sys
 
 
 def _chain() -> None:
-    """Run the next ``sitecustomize`` on the path in our place, as if this file were not there."""
-    from importlib.machinery import PathFinder
-    from importlib.util import module_from_spec
-    from pathlib import Path
-
-    here = Path(__file__).resolve().parent
-    path = [entry for entry in sys.path if Path(entry).resolve() != here]
-    spec = PathFinder.find_spec("sitecustomize", path)
-    if spec is None or spec.loader is None:
-        return
-    module = module_from_spec(spec)
-    sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)
+    """Import the next ``sitecustomize`` on the path in our place, as if this folder were not there."""
+    here = __file__.rpartition("/")[0]
+    path, ours = sys.path[:], sys.modules.pop("sitecustomize", None)
+    sys.path[:] = [entry for entry in path if entry.rstrip("/") != here]
+    try:
+        __import__("sitecustomize")
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours
+    finally:
+        added = [entry for entry in sys.path if entry not in path]
+        sys.path[:] = added + path
 
 
 with contextlib.suppress(Exception):
