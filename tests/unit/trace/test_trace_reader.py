@@ -27,7 +27,9 @@ def write(tmp_path: Path, raw: bytes, name: str = "t.json") -> Path:
 
 
 TWO = json.dumps([op(10, 5), op(20, 5, "aten::add")])
-WHOLE = '{"schemaVersion": 1, "distributedInfo": {"rank": 3}, "traceEvents": ' + TWO + ', "baseTimeNanoseconds": 1700000000000000000}'
+WHOLE = (
+    '{"schemaVersion": 1, "distributedInfo": {"rank": 3}, "traceEvents": ' + TWO + ', "baseTimeNanoseconds": 1700000000000000000}'
+)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,14 @@ def test_every_convention_gives_the_same_columns(tmp_path: Path, raw: bytes, abs
 
 def test_arguments_become_columns(tmp_path: Path) -> None:
     args = {"External id": 7, "correlation": 9, "stream": 20, "bytes": 128, "unknown": {"deep": [1]}}
-    collective = {"Collective name": "allreduce", "In msg nelems": 4, "dtype": "Float", "Group size": 2, "Seq": 5, "stream": "0x0"}
+    collective = {
+        "Collective name": "allreduce",
+        "In msg nelems": 4,
+        "dtype": "Float",
+        "Group size": 2,
+        "Seq": 5,
+        "stream": "0x0",
+    }
     events = [
         {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "pid": 0, "tid": 20, "ts": 1, "dur": 1, "args": args},
         {"ph": "X", "cat": "kernel", "name": "ncclKernel", "pid": 0, "tid": 21, "ts": 2, "dur": 1, "args": collective},
@@ -95,13 +104,17 @@ def test_pieces_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         pytest.param(lambda t: t.replace(b'"ts": 10', b'"ts": "10"'), 3, {"times_as_strings": 1}, id="time as a string"),
         pytest.param(lambda t: t.replace(b'"ts": 10', b'"ts": "noon"'), 2, {"times_unusable": 1}, id="time as a word"),
         pytest.param(lambda t: t.replace(b'"ts": 10', b'"ts": NaN'), 2, {"bytes_mended": 1, "times_unusable": 1}, id="NaN"),
-        pytest.param(lambda t: t.replace(b'"ts": 10', b'"ts": "inf"'), 2, {"times_as_strings": 1, "times_not_finite": 1}, id="inf"),
+        pytest.param(
+            lambda t: t.replace(b'"ts": 10', b'"ts": "inf"'), 2, {"times_as_strings": 1, "times_not_finite": 1}, id="inf"
+        ),
         pytest.param(lambda t: t.replace(b'"ts": 10', b'"ts": 9e14'), 2, {"times_out_of_range": 1}, id="another age"),
         pytest.param(lambda t: t.replace(b"aten::mm", b"aten::\xff\xfe"), 3, {"bytes_mended": 1}, id="invalid UTF-8"),
         pytest.param(lambda t: t.replace(b'"x": 1', b'"x": Infinity'), 3, {"bytes_mended": 1}, id="Infinity in an argument"),
         pytest.param(lambda t: t.replace(b'"pid": 1', b'"pid": 1.5', 1), 3, {}, id="odd pid"),
         pytest.param(lambda t: t.replace(b'"aten::mm"', b'aten::mm"'), 2, {"events_unreadable": 1}, id="lost quote"),
-        pytest.param(lambda t: t[: t.index(b"aten::relu")], 2, {"events_unreadable": 1, "file_truncated": 1}, id="cut in an event"),
+        pytest.param(
+            lambda t: t[: t.index(b"aten::relu")], 2, {"events_unreadable": 1, "file_truncated": 1}, id="cut in an event"
+        ),
         pytest.param(lambda t: t[: t.rindex(b"]")], 3, {"file_truncated": 1}, id="cut after an event"),
     ],
 )
@@ -150,7 +163,9 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, raw: bytes, says: str) -> N
 
 def test_deep_nesting_is_no_recursion(tmp_path: Path) -> None:
     deep = b"[" * 200_000 + b"]" * 200_000
-    raw = b'{"traceEvents": [' + json.dumps(op(1, 1)).encode() + b', {"ph": "X", "ts": 2, "dur": 1, "args": {"z": ' + deep + b"}}]}"
+    raw = (
+        b'{"traceEvents": [' + json.dumps(op(1, 1)).encode() + b', {"ph": "X", "ts": 2, "dur": 1, "args": {"z": ' + deep + b"}}]}"
+    )
     trace = read_trace(write(tmp_path, raw))
     assert len(trace) == 1
     assert trace.repairs["events_unreadable"] == 1
