@@ -45,17 +45,17 @@ def headline(verdict: Verdict) -> Text:
 def _facts(verdict: Verdict) -> Table:
     table = _grid()
     first, last = verdict.request.steps
-    table.add_row("job", f"{one_line(verdict.job)}, steps {first}–{last}, asked for since: {verdict.request.reason}")
+    _row(table, "job", f"{one_line(verdict.job)}, steps {first}–{last}, reason {verdict.request.reason}")
     if verdict.waiters.ranks:
-        table.add_row("merely waiting", f"ranks {_ranks(verdict.waiters.ranks)}, {verdict.waiters.wait_share:.0%} of their step")
+        _row(table, "merely waiting", f"ranks {_ranks(verdict.waiters.ranks)}, {verdict.waiters.wait_share:.0%} of their step")
     impact = _impact(verdict.impact)
     if impact:
-        table.add_row("impact", impact)
-    table.add_row("seen", _coverage(verdict.coverage))
+        _row(table, "impact", impact)
+    _row(table, "seen", _coverage(verdict.coverage))
     for note in verdict.coverage.notes[:MAX_NOTES]:
-        table.add_row("", one_line(note))
-    table.add_row("when", one_line(verdict.event_time, 40))
-    table.add_row("id", one_line(verdict.verdict_id, 80))
+        _row(table, "", one_line(note))
+    _row(table, "when", one_line(verdict.event_time, 40))
+    _row(table, "id", one_line(verdict.verdict_id, 80))
     return table
 
 
@@ -66,14 +66,14 @@ def _cause(number: int, cause: Cause) -> RenderableType:
         title.append(f", {one_line(cause.fault, 120)}")
     title.append(f"  explains {cause.explains:.0%} of the waiting, confidence {cause.confidence:.2f}")
     table = _grid()
-    table.add_row("suspects", _suspects(cause))
+    _row(table, "suspects", _suspects(cause))
     group = cause.isolation_group
-    table.add_row("within", f"{one_line(group.kind, 80)}, ranks {_ranks(group.ranks)}")
+    _row(table, "within", f"{one_line(group.kind, 80)}, ranks {_ranks(group.ranks)}")
     for position, function in enumerate(cause.functions[:MAX_FUNCTIONS]):
-        table.add_row("in" if position == 0 else "", clean(function, 300))
-    table.add_row("do", f"{cause.action.kind}: {clean(cause.action.text, 600)}")
+        _row(table, "in" if position == 0 else "", clean(function, 300))
+    _row(table, "do", f"{cause.action.kind}: {clean(cause.action.text, 600)}")
     if cause.action.playbook:
-        table.add_row("playbook", one_line(cause.action.playbook))
+        _row(table, "playbook", one_line(cause.action.playbook))
     parts: list[RenderableType] = [title, Padding(table, (0, 0, 0, 5))]
     if cause.evidence:
         parts.append(Padding(_evidence(cause.evidence), (0, 0, 0, 5)))
@@ -135,6 +135,11 @@ def _grid() -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     return table
+
+
+def _row(table: Table, name: str, value: str) -> None:
+    """A fact; as text, since a string in a table would be read as markup."""
+    table.add_row(Text(name), Text(value))
 
 
 def _ranks(text: str) -> str:

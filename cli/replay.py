@@ -1,0 +1,122 @@
+"""``eroica replay``: a recording without a broker, or back onto one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eroica.cli.options import Common, command
+from eroica.cli.output import err, out, print_bytes, print_json
+from eroica.consumers.text import one_line
+from eroica.schemas.errors import UsageError
+
+if TYPE_CHECKING:
+    from eroica.offline.recording import Manifest
+    from eroica.offline.replay import ReplayResult
+    from eroica.schemas.settings import EroicaSettings
+
+HELP = """Feed a recording to the same cores and come to its verdicts again, without a broker and without a clock.
+
+The settings are those that the recording carries; --set changes some, --config replaces them. With --to-kafka the recording is
+published under another prefix instead.
+
+Example: eroica replay recording --verify
+
+Example: eroica replay recording --set localize.rules=paper --json
+
+Example: eroica replay recording --to-kafka --bootstrap localhost:9092 --prefix again. --speed 10
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("replay", help=HELP)(command(replay))
+
+
+def replay(
+    common: Common,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The recording.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One verdict a line; with --verify one comparison a line.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare with what was recorded; exit code 1 if any differs.")] = False,
+    interleave: Annotated[
+        int | None, typer.Option("--interleave", metavar="SEED", help="Mix the partitions at random; nothing may change by it.")
+    ] = None,
+    to_kafka: Annotated[bool, typer.Option("--to-kafka", help="Publish the recording under --prefix.")] = False,
+    speed: Annotated[float, typer.Option(help="With --to-kafka: 1 as recorded, 10 ten times as fast, 0 without pauses.")] = 1.0,
+) -> int:
+    """See ``HELP``."""
+    from eroica.offline import recording
+
+    manifest = recording.read_manifest(directory)
+    with err().status("checking the recording …"):
+        recording.verify(directory, manifest)
+    if to_kafka:
+        return _publish(common, directory, manifest, speed, as_json)
+    from eroica.offline.replay import replay as run_again
+
+    settings = _settings(common, manifest)
+    with err().status("replaying …"):
+        result = run_again(directory, manifest, settings, seed=interleave)
+    _show(result, as_json, verify)
+    wrong = [one for one in result.verdicts if one.state in ("different", "missing")]
+    return int(verify and bool(wrong))
+
+
+def _settings(common: Common, manifest: Manifest) -> EroicaSettings:
+    """The recorded settings, and over them what the caller gives."""
+    recorded = () if common.config is not None else recorded_assignments(manifest)
+    return common.settings(recorded)
+
+
+def recorded_assignments(manifest: Manifest) -> tuple[str, ...]:
+    """The settings of *manifest* as assignments."""
+    from eroica.offline.record import RECORDED_SETTINGS
+
+    kept = {section: manifest.settings.get(section, {}) for section in RECORDED_SETTINGS}
+    return tuple(f"{section}.{key}={value}" for section, values in kept.items() for key, value in values.items())
+
+
+def _show(result: ReplayResult, as_json: bool, verify: bool) -> None:
+    from eroica.consumers.render import render_verdict
+
+    console = out()
+    for one in result.verdicts:
+        if verify and as_json:
+            print_json({"request": one.request, "verdict_id": one.verdict.verdict_id, "state": one.state})
+        elif as_json and one.state != "missing":
+            print_bytes(one.raw)
+        elif not as_json:
+            if one.state != "missing":
+                console.print(render_verdict(one.verdict))
+            console.print(f"  against the recorded verdict: {one.state}", "")
+    notes = [f"groups: {result.chunks}", f"requests of detect: {result.requests}"]
+    notes += [f"{result.refused} messages were refused"] if result.refused else []
+    notes += [] if result.verdicts else ["the recording leads to no verdict"]
+    for note in [*notes, *result.notes]:
+        err().print(one_line(note))
+
+
+def _publish(common: Common, directory: Path, manifest: Manifest, speed: float, as_json: bool) -> int:
+    from eroica.bus import check_broker
+    from eroica.offline.publish import publish
+
+    if common.prefix is None:
+        raise UsageError("publishing needs a prefix of its own", where="--to-kafka", do="add e.g. --prefix again.")
+    settings = common.settings()
+    check_broker(settings.kafka)
+    total = sum(entry.messages for entry in manifest.files)
+    with err().status("publishing …") as status:
+        sent = publish(
+            directory,
+            manifest,
+            settings.kafka,
+            speed=speed,
+            on_progress=lambda count: status.update(f"publishing {count} of {total} …"),
+        )
+    if as_json:
+        print_json({"messages": sent, "prefix": settings.kafka.prefix})
+    else:
+        out().print(f"{sent} messages published under {one_line(settings.kafka.prefix)}")
+    return 0

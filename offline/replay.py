@@ -1,0 +1,243 @@
+"""A recording through the same cores that run on the brokers: summaries → groups → verdict, and iterations → requests.
+
+Pure apart from reading the files: no clock, and no order of arrival between partitions counts. What silence decided stands in the
+recording as messages; the recorded requests are the truth of what was asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from eroica.bus import Incoming
+from eroica.localizer.core import LocalizerCore
+from eroica.offline.recording import FileEntry, Manifest, read_file
+from eroica.schemas.codec import decode, decode_as, encode
+from eroica.schemas.control import ProfileRequest
+from eroica.schemas.errors import InvalidInput, SchemaError, TopologyError
+from eroica.schemas.groups import GroupChunk
+from eroica.schemas.iterations import IterationBatch, StepPartial
+from eroica.schemas.jobs import JobAnnouncement
+from eroica.schemas.outputs import InputRef
+from eroica.schemas.settings import DetectSettings, EroicaSettings, GroupSettings
+from eroica.schemas.summaries import CloseClass, Expectation, StackEvidence, Summary, SummaryError
+from eroica.schemas.verdicts import Verdict
+from eroica.streams.collect import GroupCore
+from eroica.streams.job import JobCore
+from eroica.streams.shard import ShardCore
+from eroica.topology import JobView, JobViewBuilder
+
+State = Literal["same", "different", "new", "missing"]
+"""``new``: no verdict of this request was recorded; ``missing``: one was recorded and is not reached again."""
+ChunkId = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One verdict of the replay against the recorded one, byte by byte."""
+
+    request: str
+    state: State
+    verdict: Verdict
+    raw: bytes
+    """As it would stand on the topic; for ``missing`` as it stood there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What was derived again against what was recorded."""
+
+    recorded: frozenset[str]
+    derived: frozenset[str]
+
+    def __str__(self) -> str:
+        both = len(self.recorded & self.derived)
+        return (
+            f"{both} agree, {len(self.recorded - self.derived)} only recorded, {len(self.derived - self.recorded)} only derived"
+        )
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What a replay came to."""
+
+    verdicts: list[Replayed]
+    chunks: Agreement
+    """Parts of groups, by a digest of their content."""
+    requests: Agreement
+    """Requests of detect (those by hand are nobody's to derive)."""
+    refused: int
+    """Messages that a core refused, as the services put them into the dead letters."""
+    notes: list[str] = field(default_factory=list)
+
+
+def replay(directory: Path, manifest: Manifest, settings: EroicaSettings, *, seed: int | None = None) -> ReplayResult:
+    """Come to the verdicts of the recording again.
+
+    :param seed: interleave the partitions at random in place of by time; the result must not change by it.
+    :raises InvalidInput: the recording is broken.
+    """
+    source = _Source(directory, manifest, seed)
+    recorded = _recorded_verdicts(source)
+    groups = _Groups(source, settings.group)
+    core = LocalizerCore(settings.localize)
+    verdicts: list[Replayed] = []
+    for chunk, ref in groups.chunks():
+        for output in core.feed(chunk, ref):
+            assert isinstance(output.message, Verdict)
+            raw = encode(output.message)
+            known = recorded.pop(output.message.request.id, None)
+            state: State = "new" if known is None else "same" if known.raw == raw else "different"
+            verdicts.append(Replayed(output.message.request.id, state, output.message, raw))
+    verdicts.sort(key=lambda one: (one.verdict.event_time, one.request))
+    verdicts += [recorded[request] for request in sorted(recorded)]
+    requests, refused, notes = _requests_again(source, settings.detect)
+    return ReplayResult(verdicts, groups.agreement(), requests, groups.refused + refused, notes)
+
+
+class _Source:
+    """The recording's records by topic, partitions interleaved by time or at random."""
+
+    def __init__(self, directory: Path, manifest: Manifest, seed: int | None) -> None:
+        self._directory = directory
+        self._files: dict[str, list[FileEntry]] = {}
+        for entry in manifest.files:
+            self._files.setdefault(entry.topic, []).append(entry)
+        self._seed = seed
+
+    def records(self, topic: str) -> Iterator[Incoming]:
+        """All records of *topic*; each partition in its order."""
+        streams = [read_file(self._directory, entry) for entry in self._files.get(topic, [])]
+        if self._seed is None:
+            return heapq.merge(*streams, key=lambda record: (record.timestamp_ms, record.partition, record.offset))
+        return _shuffled(streams, random.Random(f"{self._seed}/{topic}"))
+
+
+def _shuffled(streams: Iterable[Iterator[Incoming]], order: random.Random) -> Iterator[Incoming]:
+    left = list(streams)
+    while left:
+        chosen = order.randrange(len(left))
+        record = next(left[chosen], None)
+        if record is None:
+            left.pop(chosen)
+        else:
+            yield record
+
+
+class _Groups:
+    """Summaries → groups, one core a partition as in the service; each chunk with the place that the recorded one had."""
+
+    def __init__(self, source: _Source, settings: GroupSettings) -> None:
+        self._source = source
+        self._settings = settings
+        self._places: dict[ChunkId, InputRef] = {}
+        self._recorded: set[str] = set()
+        self._derived: set[str] = set()
+        self.refused = 0
+        for record in source.records("groups"):
+            try:
+                chunk = decode_as(GroupChunk, record.value, record.where)
+            except SchemaError:
+                continue
+            place = InputRef("groups", record.partition, record.offset)
+            self._places.setdefault((chunk.request.request, chunk.cls, chunk.chunk), place)
+            self._recorded.add(_digest(chunk.request.request, record.value or b""))
+
+    def chunks(self) -> Iterator[tuple[GroupChunk, InputRef]]:
+        """The chunks as the summaries give them; one that was never recorded gets a place behind all others."""
+        cores: dict[int, GroupCore] = {}
+        unplaced = 1 + max((place.offset for place in self._places.values()), default=-1)
+        for record in self._source.records("summaries"):
+            core = cores.setdefault(record.partition, GroupCore(self._settings))
+            try:
+                message = decode("summaries", record.value, record.where)
+                assert isinstance(message, (Summary, SummaryError, StackEvidence, Expectation, CloseClass))
+                outputs = core.feed(message, InputRef("summaries", record.partition, record.offset))
+            except InvalidInput:
+                self.refused += 1
+                continue
+            for output in outputs:
+                chunk = output.message
+                assert isinstance(chunk, GroupChunk)
+                self._derived.add(_digest(chunk.request.request, encode(chunk)))
+                place = self._places.get((chunk.request.request, chunk.cls, chunk.chunk))
+                if place is None:
+                    place, unplaced = InputRef("groups", 0, unplaced), unplaced + 1
+                yield chunk, place
+
+    def agreement(self) -> Agreement:
+        """Derived chunks against recorded ones."""
+        return Agreement(frozenset(self._recorded), frozenset(self._derived))
+
+
+def _digest(request: str, raw: bytes) -> str:
+    return f"{request}/{hashlib.sha256(raw).hexdigest()[:16]}"
+
+
+def _recorded_verdicts(source: _Source) -> dict[str, Replayed]:
+    """Request → its verdict as recorded; the first counts, as for any reader."""
+    found: dict[str, Replayed] = {}
+    for record in source.records("verdicts"):
+        try:
+            verdict = decode_as(Verdict, record.value, record.where)
+        except SchemaError:
+            continue
+        found.setdefault(verdict.request.id, Replayed(verdict.request.id, "missing", verdict, record.value or b""))
+    return found
+
+
+def _requests_again(source: _Source, settings: DetectSettings) -> tuple[Agreement, int, list[str]]:
+    """Iterations → partials → requests, against those that detect made."""
+    notes: list[str] = []
+    asked = [_request(record) for record in source.records("control")]
+    requests = [request for request in asked if request is not None]
+    by_hand = sorted((r for r in requests if r.reason == "manual"), key=lambda r: r.issued_at_us)
+    shards: dict[int, ShardCore] = {}
+    job = JobCore(settings)
+    for view in _views(source, notes):
+        job.feed_job(view)
+    derived: set[str] = set()
+    refused = len(asked) - len(requests)
+    for record in source.records("iterations"):
+        core = shards.setdefault(record.partition, ShardCore(settings))
+        try:
+            for closed in core.feed(decode_as(IterationBatch, record.value, record.where)):
+                partial = closed.message
+                assert isinstance(partial, StepPartial)
+                while by_hand and by_hand[0].issued_at_us <= partial.event_time_us:
+                    job.feed_request(by_hand.pop(0))
+                derived |= {made.message.request for made in job.feed(partial) if isinstance(made.message, ProfileRequest)}
+        except InvalidInput:
+            refused += 1
+    of_detect = frozenset(r.request for r in requests if r.reason not in ("manual", "offline"))
+    return Agreement(of_detect, frozenset(derived)), refused, notes
+
+
+def _request(record: Incoming) -> ProfileRequest | None:
+    try:
+        return decode_as(ProfileRequest, record.value, record.where)
+    except SchemaError:
+        return None
+
+
+def _views(source: _Source, notes: list[str]) -> list[JobView]:
+    builder = JobViewBuilder()
+    heard = False
+    for record in source.records("jobs"):
+        if not record.value:
+            continue
+        try:
+            builder.feed(decode_as(JobAnnouncement, record.value, record.where))
+            heard = True
+        except InvalidInput as error:
+            notes.append(str(error))
+    try:
+        return [builder.view()] if heard else []
+    except TopologyError as error:
+        notes.append(str(error))
+        return []

@@ -1,0 +1,133 @@
+"""Verdicts for people: every fact is there, each verdict once, nothing hostile gets through."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from eroica.bus import Incoming
+from eroica.consumers.render import render_verdict
+from eroica.consumers.verdicts import VerdictFilter, is_finding
+from eroica.schemas.codec import encode
+from eroica.schemas.verdicts import (
+    Action,
+    Cause,
+    Coverage,
+    Evidence,
+    Impact,
+    IsolationGroup,
+    Provenance,
+    RequestRef,
+    Suspects,
+    Verdict,
+    Waiters,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def verdict(**changes: object) -> Verdict:
+    evidence = Evidence(
+        kind="function",
+        metric="read_sample exclusive time",
+        subject="rank 2",
+        value=81.3,
+        unit="ms",
+        expected=16.2,
+        score=9.5,
+        rule="eroica",
+        compared_with="ranks 0-1,3",
+    )
+    cause = Cause(
+        class_="worker",
+        fault="slow storage read",
+        suspects=Suspects(ranks="2", hosts=["host-b"]),
+        isolation_group=IsolationGroup(kind="dp", ranks="0-3"),
+        functions=["read_sample (job.py:70)"],
+        explains=0.94,
+        confidence=0.88,
+        evidence=[evidence],
+        action=Action(kind="check", text="look at the storage of host-b", playbook=""),
+    )
+    made = Verdict(
+        verdict_id="v-1",
+        job="train",
+        request=RequestRef(id="req-1", reason="degradation", steps=(240, 244)),
+        status="culprit_found",
+        headline="rank 2 on host-b reads its data slowly",
+        event_time="2026-01-02T03:04:05Z",
+        causes=[cause],
+        waiters=Waiters(ranks="0-1,3", wait_share=0.55),
+        impact=Impact(step_ms=110.0, ideal_step_ms=48.0, slowdown=2.29, waste=0.56),
+        coverage=Coverage(expected=4, received=4, topology_source="process_groups"),
+        provenance=Provenance(settings_digest="d", software="0", rules="eroica"),
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def shown(one: Verdict, width: int = 140) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(render_verdict(one))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        "rank 2 on host-b reads its data slowly",
+        "worker, slow storage read",
+        "ranks 2; hosts host-b",
+        "explains 94% of the waiting, confidence 0.88",
+        "ranks 0-1,3, 55% of their step",
+        "step 110.0 ms (would be 48.0 ms), slowdown 2.29×, 56% wasted",
+        "4 of 4 ranks",
+        "read_sample (job.py:70)",
+        "81.3 ms",
+        "look at the storage of host-b",
+        "2026-01-02T03:04:05Z",
+    ],
+)
+def test_every_fact_is_on_the_page(fact: str) -> None:
+    assert fact in shown(verdict())
+
+
+def test_markup_and_escapes_in_a_headline_are_text() -> None:
+    page = shown(verdict(headline="[red]x[/red] \x1b[31m", job="[link=http://evil]j[/link]"))
+    assert "[red]x[/red]" in page
+    assert "[link=http://evil]j[/link]" in page
+    assert "\x1b" not in page
+
+
+def test_it_fits_a_narrow_terminal() -> None:
+    assert max(len(line) for line in shown(verdict(), width=60).splitlines()) <= 60
+
+
+def record(value: bytes, offset: int = 0) -> Incoming:
+    return Incoming("eroica.verdicts", 0, offset, b"train", value, (), 0)
+
+
+def test_a_repeated_verdict_is_given_once() -> None:
+    accepted = VerdictFilter()
+    first, again = accepted.feed(record(encode(verdict()))), accepted.feed(record(encode(verdict()), 1))
+    assert first is not None
+    assert first.raw == encode(verdict())
+    assert again is None
+
+
+def test_other_jobs_and_unreadable_records_are_passed_over() -> None:
+    accepted = VerdictFilter("other")
+    assert accepted.feed(record(encode(verdict()))) is None
+    assert accepted.feed(record(b"\xff")) is None
+    assert accepted.bad == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "finding"),
+    [("culprit_found", True), ("shared_cause", True), ("no_fault_found", False), ("insufficient_data", False)],
+)
+def test_what_counts_as_a_finding(status: str, finding: bool) -> None:
+    assert is_finding(verdict(status=status)) is finding

@@ -1,0 +1,162 @@
+"""The format of recordings: nothing lost, nothing added, and whatever is broken is said."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eroica.bus import Incoming
+from eroica.offline.recording import MANIFEST, Line, from_line, read_file, read_manifest, to_line, verify
+from eroica.offline.writer import RecordingWriter
+from eroica.schemas.errors import InvalidInput, UsageError
+
+pytestmark = pytest.mark.unit
+
+
+def made(partition: int, offset: int, value: bytes | None = b"{}", key: bytes | None = b"j") -> Incoming:
+    return Incoming("eroica.control", partition, offset, key, value, (("ce_type", b"x\xff"),), 1_000 + offset)
+
+
+def write(directory: Path, records: list[Incoming], topic: str = "control") -> None:
+    writer = RecordingWriter(directory, job="j", prefix="eroica.", settings={})
+    for record in records:
+        writer.add(topic, record)
+        writer.passed(topic, record.partition, record.offset)
+    writer.close()
+
+
+def read_all(directory: Path) -> list[Incoming]:
+    manifest = read_manifest(directory)
+    verify(directory, manifest)
+    return [record for entry in manifest.files for record in read_file(directory, entry)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.binary(max_size=50) | st.none(),
+    st.binary(max_size=200) | st.none(),
+    st.lists(st.tuples(st.text(max_size=9), st.binary(max_size=9))),
+)
+def test_any_bytes_survive_a_line(key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
+    record = Incoming("control", 3, 7, key, value, tuple(headers), 12)
+    assert from_line(to_line("control", record), "here") == record
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    records = [made(p, o, value) for p in (0, 11) for o, value in enumerate([b"{}", b"\xff\x00", None, "ü\u2028".encode()])]
+    write(tmp_path / "rec", records)
+    found = read_all(tmp_path / "rec")
+    assert [(r.partition, r.offset, r.key, r.value, r.headers, r.timestamp_ms) for r in found] == [
+        (r.partition, r.offset, r.key, r.value, r.headers, r.timestamp_ms) for r in records
+    ]
+
+
+def test_many_frames_are_one_file(tmp_path: Path) -> None:
+    noise = random.Random(1)
+    records = [made(0, offset, noise.randbytes(3_000)) for offset in range(400)]
+    write(tmp_path / "rec", records)
+    assert [r.value for r in read_all(tmp_path / "rec")] == [r.value for r in records]
+
+
+def test_going_on_adds_only_what_is_new(tmp_path: Path) -> None:
+    write(tmp_path / "rec", [made(0, 0), made(0, 1)])
+    writer = RecordingWriter(tmp_path / "rec", job="j", prefix="eroica.", settings={})
+    assert writer.start_of("control") == {0: 2}
+    for offset in (1, 2, 3):
+        writer.add("control", made(0, offset))
+    writer.close()
+    assert [r.offset for r in read_all(tmp_path / "rec")] == [0, 1, 2, 3]
+
+
+def test_a_recorder_killed_between_checkpoints_loses_only_what_followed(tmp_path: Path) -> None:
+    write(tmp_path / "rec", [made(0, 0), made(0, 1)])
+    (file,) = (tmp_path / "rec").glob("*.zst")
+    with file.open("ab") as stream:
+        stream.write(b"half a fra")
+    assert [r.offset for r in read_all(tmp_path / "rec")] == [0, 1]
+    write(tmp_path / "rec", [made(0, 2)])
+    assert [r.offset for r in read_all(tmp_path / "rec")] == [0, 1, 2]
+
+
+def test_another_jobs_folder_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "rec", [made(0, 0)])
+    with pytest.raises(InvalidInput, match="recording of job 'j'"):
+        RecordingWriter(tmp_path / "rec", job="other", prefix="eroica.", settings={})
+
+
+def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UsageError, match="not empty"):
+        RecordingWriter(tmp_path, job="j", prefix="eroica.", settings={})
+
+
+def cut(directory: Path) -> None:
+    file = next(directory.glob("*.zst"))
+    file.write_bytes(file.read_bytes()[:-3])
+
+
+def flip(directory: Path) -> None:
+    file = next(directory.glob("*.zst"))
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(bytes(raw))
+
+
+def lose_manifest(directory: Path) -> None:
+    (directory / MANIFEST).unlink()
+
+
+def lose_file(directory: Path) -> None:
+    next(directory.glob("*.zst")).unlink()
+
+
+def edit(**changes: object) -> Callable[[Path], None]:
+    def change(directory: Path) -> None:
+        path = directory / MANIFEST
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def edit_entry(**changes: object) -> Callable[[Path], None]:
+    def change(directory: Path) -> None:
+        path = directory / MANIFEST
+        manifest = json.loads(path.read_text())
+        manifest["files"][0] |= changes
+        path.write_text(json.dumps(manifest))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (cut, "is cut"),
+        (flip, "checksum"),
+        (lose_manifest, "no manifest.json"),
+        (lose_file, "cannot be read"),
+        (edit(version=2), "format version 2"),
+        (edit(format="other"), "not a recording of ours"),
+        (edit(files="none"), "manifest is broken"),
+        (edit_entry(file="../../etc/passwd"), "cannot be its own"),
+        (edit_entry(file="control-1.jsonl.zst"), "cannot be its own"),
+        (edit_entry(messages=7), "holds 3 messages"),
+        (edit_entry(topic="nope", file="nope-0.jsonl.zst"), "unknown topic"),
+    ],
+)
+def test_whatever_is_broken_is_said(tmp_path: Path, damage: Callable[[Path], None], says: str) -> None:
+    write(tmp_path / "rec", [made(0, 0), made(0, 1), made(0, 2)])
+    damage(tmp_path / "rec")
+    with pytest.raises(InvalidInput, match=says):
+        read_all(tmp_path / "rec")
+
+
+def test_a_line_that_lies_about_its_base64_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="base64"):
+        from_line(Line("control", 0, 0, payload_b64="###"), "file:1")
