@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -60,12 +61,14 @@ def test_the_embedded_broker_leaves_nothing_behind(tansu: EmbeddedBroker) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
-def test_a_broker_dies_with_the_process_that_started_it(tansu: EmbeddedBroker) -> None:
+def test_a_broker_dies_with_the_process_that_started_it(tansu: EmbeddedBroker, tmp_path: Path) -> None:
     code = (
         "from eroica.bus.local import EmbeddedBroker; import time\n"
         "broker = EmbeddedBroker().start(); print(broker.pid, flush=True); time.sleep(600)"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+    # A killed process cannot remove its folder; here it is the test's own.
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert psutil.pid_exists(pid)
