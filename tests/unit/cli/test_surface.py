@@ -1,0 +1,80 @@
+"""The command line as others build on it: a change here is a change of the public interface."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from eroica.cli.main import COMMANDS, load, main
+
+pytestmark = pytest.mark.unit
+
+COMMON = ["--bootstrap", "--prefix", "--config", "--set"]
+SURFACE: dict[str, list[str]] = {
+    "demo": ["--fault", "--fault-rank", "--ranks", "--record", "--timeout", "--json"],
+    "run": ["WORDS", "--job", "--host", "--runtime-dir"],
+    "agent": ["--host", "--runtime-dir"],
+    "detect": ["--workdir"],
+    "group": ["--workdir"],
+    "localize": [],
+    "topics ensure": ["--dry-run", "--json"],
+    "topics list": ["--json"],
+    "topics delete": ["--yes", "--json"],
+    "profile": ["JOB", "--steps", "--seconds", "--wait", "--timeout", "--json"],
+    "verdicts": ["--follow", "--json", "--job", "--fail-on-finding"],
+    "record": ["--job", "--out", "--until-verdict", "--follow", "--json"],
+    "replay": ["DIRECTORY", "--json", "--verify", "--interleave", "--to-kafka", "--speed"],
+    "schema": ["NAME", "--out", "--json"],
+    "doctor": ["--json"],
+}
+WITHOUT_COMMON = {"topology"}
+
+
+def leaves(name: str) -> dict[str, Any]:
+    """The commands at and below *name*."""
+    loaded = load(name)
+    below: dict[str, Any] = getattr(loaded, "commands", {})
+    return {f"{name} {sub}": one for sub, one in below.items()} if below else {name: loaded}
+
+
+def words(one: Any) -> list[str]:
+    """Its options, the first long form of each, and its arguments in capitals."""
+    found = [next((o for o in p.opts if o.startswith("--")), p.opts[0].upper()) for p in one.params]
+    return [word for word in found if word != "--help"]
+
+
+def test_the_commands_are_these() -> None:
+    assert set(COMMANDS) == {name.split()[0] for name in SURFACE} | WITHOUT_COMMON
+
+
+@pytest.mark.parametrize("name", sorted({name.split()[0] for name in SURFACE}))
+def test_the_options_are_these(name: str) -> None:
+    found = {full: words(one) for full, one in leaves(name).items()}
+    wanted = {full: options + COMMON for full, options in SURFACE.items() if full.split()[0] == name}
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for full in leaves(name):
+        assert main([*full.split(), "--help"]) == 0
+        assert f"Example: eroica {full}" in capsys.readouterr().out
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    code = (
+        "import sys; from eroica.cli.main import main; main(['--help']); main(['--version']);"
+        "heavy = {'torch', 'faust', 'numpy', 'pydantic', 'confluent_kafka', 'msgspec', 'rich'} & set(sys.modules);"
+        "sys.exit(f'loaded: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_list_of_commands_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    page = capsys.readouterr().out
+    assert all(f"\n  {name} " in page for name in COMMANDS)
