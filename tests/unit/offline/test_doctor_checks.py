@@ -1,0 +1,69 @@
+"""The doctor's rules: each finding with what to do."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from eroica.offline.doctor import agent_socket, clock, datagram_queue, examine, open_files, package, shared_memory, stack_dumps
+from eroica.schemas.settings import load_settings
+
+pytestmark = pytest.mark.unit
+
+PTRACE = 1 << 19
+
+
+@pytest.mark.parametrize(
+    ("scope", "capabilities", "py_spy", "level"),
+    [
+        ("0", PTRACE, "/x/py-spy", "ok"),
+        ("1", PTRACE, "/x/py-spy", "ok"),
+        (None, PTRACE, "/x/py-spy", "ok"),
+        ("1", 0, "/x/py-spy", "bad"),
+        ("2", 0, "/x/py-spy", "bad"),
+        ("3", PTRACE, "/x/py-spy", "bad"),
+        ("0", PTRACE, None, "hint"),
+    ],
+)
+def test_stack_dumps(scope: str | None, capabilities: int, py_spy: str | None, level: str) -> None:
+    found = stack_dumps(scope, capabilities, py_spy)
+    assert found.level == level
+    assert bool(found.do) is (level != "ok")
+
+
+@pytest.mark.parametrize(("value", "level"), [("10", "hint"), ("512", "ok"), (None, "hint"), ("x", "hint")])
+def test_datagram_queue(value: str | None, level: str) -> None:
+    assert datagram_queue(value).level == level
+
+
+@pytest.mark.parametrize(("limit", "level"), [(256, "hint"), (4_096, "ok"), (-1, "ok")])
+def test_open_files(limit: int, level: str) -> None:
+    assert open_files(limit).level == level
+
+
+def test_a_folder_for_traces(tmp_path: Path) -> None:
+    assert shared_memory(str(tmp_path / "absent")).level == "bad"
+    assert shared_memory(str(tmp_path)).level in ("ok", "hint")
+
+
+def test_an_agent_that_listens(tmp_path: Path) -> None:
+    assert agent_socket(tmp_path).level == "hint"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(str(tmp_path / "agent.sock"))
+        assert agent_socket(tmp_path).level == "ok"
+    os.unlink(tmp_path / "agent.sock")  # noqa: PTH108
+
+
+def test_packages() -> None:
+    assert package("pytest", "").level == "ok"
+    assert package("no-such-package", "install it").do == "install it"
+
+
+def test_all_is_looked_at_even_without_a_broker() -> None:
+    names = [check.name for check in examine(load_settings(["kafka.bootstrap=127.0.0.1:1"]))]
+    assert names[0] == "broker"
+    assert {"stack dumps", "trace storage", "datagram queue", "open files", "clock", "agent", "torch"} <= set(names)
+    assert clock().name == "clock"
