@@ -110,6 +110,10 @@ class GroupCore:
                 outputs.append(Output(key=message_key(*key), message=message, event_time_us=now))
         return outputs
 
+    def now_us(self, job: str) -> int:
+        """The event time that *job* has reached; 0 for one that was never heard of."""
+        return self._now_us.get(job, 0)
+
     def waiting_jobs(self) -> list[str]:
         """Jobs with an open class, ascending: those whose time must go on."""
         return sorted({job for (job, _, _), one in self._open.items() if one.expectation is not None})

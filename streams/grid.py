@@ -34,9 +34,14 @@ class StepGrid:
         self.end = 0
         """One past the highest step with a value."""
 
-    def put(self, row: int, first_step: int, values: list[int]) -> tuple[int, int]:
-        """Take in consecutive steps of a rank (row); returns how many values were late, and how many too far ahead to be held."""
-        n = len(values)
+    def put(self, row: int, first_step: int, values: Int64) -> tuple[int, int]:
+        """Take in the same consecutive steps of neighbouring ranks.
+
+        :param row: of the first rank.
+        :param values: durations, shape (ranks, steps).
+        :returns: how many values were late, and how many too far ahead to be held.
+        """
+        ranks, n = values.shape
         if self.head < 0:
             self._base = self.head = first_step
             self.end = first_step
@@ -44,27 +49,28 @@ class StepGrid:
         if first_step < self.head:
             if self._closed_any:
                 late = min(n, self.head - first_step)
-                values = values[late:]
+                values = values[:, late:]
                 first_step += late
             elif not self._extend_down(first_step):
-                return n, 0
-        last = first_step + len(values)
-        ahead = min(len(values), max(0, last - self.head - self._limit))
+                return ranks * n, 0
+        held = n - late
+        last = first_step + held
+        ahead = min(held, max(0, last - self.head - self._limit))
         if ahead:
-            values = values[: len(values) - ahead]
+            values = values[:, : held - ahead]
             last -= ahead
-        if not values:
-            return late, ahead
+        if held == ahead:
+            return ranks * late, ranks * ahead
         if last - self._base > self._cells.shape[1]:
             self._make_room(last)
         a = first_step - self._base
-        b = a + len(values)
-        cells = self._cells[row, a:b]
-        self._count[a:b] += cells < 0
+        b = last - self._base
+        cells = self._cells[row : row + ranks, a:b]
+        self._count[a:b] += np.add.reduce(cells < 0, axis=0)
         np.maximum(cells, values, out=cells)
         if last > self.end:
             self.end = last
-        return late, ahead
+        return ranks * late, ranks * ahead
 
     def full_until(self) -> int:
         """One past the last step of the leading run that every rank has reported."""

@@ -83,9 +83,13 @@ class JobCore:
         if run is not None:
             run.note(request)
 
-    def watches(self, job: str) -> bool:
-        """Whether any launch of *job* is watched here."""
-        return any(name == job for name, _ in self._runs)
+    def watches(self, job: str, run_id: str) -> bool:
+        """Whether this launch of *job* is watched here."""
+        return (job, run_id) in self._runs
+
+    def jobs(self) -> list[str]:
+        """Jobs that are watched here, ascending."""
+        return sorted({job for job, _ in self._runs})
 
 
 class _Run:

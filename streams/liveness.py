@@ -12,6 +12,7 @@ NOBODY = int(np.iinfo(np.int64).max)
 """Step of a rank that holds nobody back (absent or ended); as the slowest rank's step: there is none."""
 _CHECK_US = 1_000_000
 """Silence is looked for once per so much event time."""
+MAX_EVENT_CHARS = 64
 _SLACK_US = 100_000
 """Agents round; an idle time that grew by the time between two batches up to this is one and the same idleness."""
 
@@ -37,7 +38,7 @@ class Liveness:
         self._ended = bytearray(ranks)
         self._absent: set[int] = set()
         self._absent_text = ""
-        self._step: list[int] = [-1] * ranks
+        self._step: npt.NDArray[np.int64] = np.full(ranks, -1, dtype=np.int64)
         self._holds: npt.NDArray[np.int64] = np.full(ranks, -1, dtype=np.int64)
         self._host_us: dict[str, int] = {}
 
@@ -56,16 +57,15 @@ class Liveness:
             self.now_us = sent_us
         fresh = sent_us > self._host_us.get(host, -1)
         # More hosts than ranks cannot be: a flood of names must not grow the table.
-        if fresh and (host in self._host_us or len(self._host_us) < len(self._step)):
+        if fresh and (host in self._host_us or len(self._host_us) < self._step.size):
             self._host_us[host] = sent_us
         return fresh
 
-    def reached(self, row: int, step: int) -> None:
-        """The rank has completed *step*."""
-        if step > self._step[row]:
-            self._step[row] = step
-            if self._holds[row] != NOBODY:
-                self._holds[row] = step
+    def reached(self, row: int, ranks: int, step: int) -> None:
+        """So many ranks from *row* on have completed *step*."""
+        steps, holds = self._step[row : row + ranks], self._holds[row : row + ranks]
+        np.maximum(steps, step, out=steps)
+        np.maximum(holds, step, out=holds)
 
     def word(self, row: int, one: RankIterations, sent_us: int) -> None:
         """The host's latest word about the rank."""
@@ -78,8 +78,7 @@ class Liveness:
         if not same_idleness:
             self._alive_us[row] = self.now_us - one.idle_us
         self._sent_us[row], self._idle_us[row] = sent_us, one.idle_us
-        if one.last_event:
-            self._event[row] = one.last_event[:64]
+        self._event[row] = one.last_event or self._event[row]
         if bool(self._ended[row]) != one.ended:
             self._ended[row] = one.ended
             self._holds[row] = NOBODY if one.ended else self._step[row]
@@ -104,7 +103,7 @@ class Liveness:
 
     def slowest(self) -> int:
         """Last step of the slowest rank that still counts; ``NOBODY`` when there is none."""
-        return int(self._holds.min())
+        return int(np.minimum.reduce(self._holds))
 
     def idle(self) -> tuple[int, int, str]:
         """``(row, idle_us, last_event)``: how long *every* rank that has not ended has done nothing, and who has for longest.
@@ -120,7 +119,7 @@ class Liveness:
                 return -1, 0, ""
             youngest = max(self._alive_us[row] for row in rows)
             row = min(rows, key=lambda r: (self._alive_us[r], r))
-        return row, max(0, self.now_us - youngest), self._event[row]
+        return row, max(0, self.now_us - youngest), self._event[row][:MAX_EVENT_CHARS]
 
     def absent_ranks(self, first_rank: int) -> str:
         """Absent ranks as ranges."""

@@ -10,9 +10,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from eroica.schemas.errors import InvalidInput
-from eroica.schemas.iterations import IterationBatch, StepPartial
+from eroica.schemas.iterations import IterationBatch, RankIterations, StepPartial
 from eroica.schemas.outputs import Output
 from eroica.schemas.settings import DetectSettings
 from eroica.schemas.topics import message_key
@@ -25,7 +26,7 @@ MAX_SHARDS = 2_048
 """Shards (of all jobs and launches) one partition may hold; beyond, the one unheard for longest is forgotten."""
 MAX_DURATION_US = 2**53
 """Longest iteration accepted (285 years): what a double still counts exactly."""
-LIFE_US = 1_000_000
+LIFE_US = 2_000_000
 """A shard without a closed step says once per so much event time how long its ranks have been idle."""
 
 
@@ -67,17 +68,38 @@ class ShardCore:
         shard = self._shards.get(key)
         if shard is None:
             shard = _Shard(batch, self._settings)
-        shard.check(batch)
+        blocks = shard.check(batch)
         if key not in self._shards:
             self._shards[key] = shard
             if len(self._shards) > MAX_SHARDS:
                 self._shards.popitem(last=False)
                 self.counters.forgotten += 1
         self._shards.move_to_end(key)
-        late, ahead = shard.take(batch)
+        late, ahead = shard.take(batch, blocks)
         self.counters.late += late
         self.counters.ahead += ahead
         return [Output(key=message_key(batch.job), message=p, event_time_us=p.event_time_us) for p in shard.partials()]
+
+
+_Block = tuple[int, int, npt.NDArray[np.int64]]
+"""First row, first step, durations (ranks, steps): neighbouring ranks of a host that report the same steps, which is the rule."""
+
+
+def _neighbours(ranks: list[RankIterations], low: int) -> list[tuple[int, int, list[list[int]]]]:
+    """The batch's durations, ranks that follow each other with the same steps put together: ``(row, first step, rows)``."""
+    found: list[tuple[int, int, list[list[int]]]] = []
+    following, first, length = -1, -1, -1
+    for one in ranks:
+        durations = one.duration_us
+        if not durations:
+            continue
+        if one.rank == following and one.first_step == first and len(durations) == length:
+            found[-1][2].append(durations)
+        else:
+            first, length = one.first_step, len(durations)
+            found.append((one.rank - low, first, [durations]))
+        following = one.rank + 1
+    return found
 
 
 class _Shard:
@@ -107,8 +129,8 @@ class _Shard:
         self._told_us = batch.sent_at_us
         self._told_ended = False
 
-    def check(self, batch: IterationBatch) -> None:
-        """Refuse what could not be true before any of it is taken in."""
+    def check(self, batch: IterationBatch) -> list[_Block]:
+        """Refuse what could not be true before any of it is taken in; returns the durations in blocks."""
         where = f"job {batch.job}, run {batch.run_id}, host {batch.host}, shard {batch.shard}"
         if (batch.ranks_per_shard, batch.world_size) != self._shape:
             raise InvalidInput(
@@ -125,28 +147,40 @@ class _Shard:
                 raise InvalidInput(f"rank {one.rank} is outside of the shard's {low}-{high - 1}", where=where)
             if not 0 <= one.first_step <= MAX_DURATION_US or not 0 <= one.idle_us <= MAX_DURATION_US:
                 raise InvalidInput(f"rank {one.rank}: first_step or idle_us is not possible", where=where)
-            durations = one.duration_us
-            if durations and (min(durations) < 0 or max(durations) > MAX_DURATION_US):
-                raise InvalidInput(f"rank {one.rank}: a duration is negative or impossibly long", where=where)
+        blocks: list[_Block] = []
+        for row, first_step, rows in _neighbours(batch.ranks, low):
+            try:
+                values = np.array(rows, dtype=np.int64)
+            except OverflowError as error:
+                raise InvalidInput("a duration does not fit 64 bits", where=where) from error
+            # As unsigned numbers the negative ones are the largest: one look finds both.
+            if np.maximum.reduce(values.view(np.uint64), axis=None) > MAX_DURATION_US:
+                raise InvalidInput(f"a duration of rank {row + low} or a neighbour is negative or impossibly long", where=where)
+            blocks.append((row, first_step, values))
+        return blocks
 
-    def take(self, batch: IterationBatch) -> tuple[int, int]:
+    def take(self, batch: IterationBatch, blocks: list[_Block]) -> tuple[int, int]:
         """Store what the batch says; returns the numbers of late values and of values too far ahead."""
         late = ahead = 0
-        put, live = self._grid.put, self._live
+        live = self._live
         fresh = live.hear(batch.host, batch.sent_at_us)
+        for row, first_step, values in blocks:
+            ranks, n = values.shape
+            behind, beyond = self._grid.put(row, first_step, values)
+            late += behind
+            ahead += beyond
+            live.reached(row, ranks, first_step + n - 1)
         for one in batch.ranks:
-            row = one.rank - self._first_rank
-            if one.duration_us:
-                behind, beyond = put(row, one.first_step, one.duration_us)
-                late += behind
-                ahead += beyond
-                live.reached(row, one.first_step + len(one.duration_us) - 1)
             if fresh:
-                live.word(row, one, batch.sent_at_us)
-            for step in one.marks.values():
-                if step >= self._grid.head and len(self._marks) < 4 * self._size + 1_024:
-                    self._marks.add(step)
+                live.word(one.rank - self._first_rank, one, batch.sent_at_us)
+            if one.marks:
+                self._mark(one.marks)
         return late, ahead
+
+    def _mark(self, marks: dict[str, int]) -> None:
+        for step in marks.values():
+            if step >= self._grid.head and len(self._marks) < 4 * self._size + 1_024:
+                self._marks.add(step)
 
     def partials(self) -> list[StepPartial]:
         """Whatever can be closed now, in runs of consecutive steps; else a sign of life when one is due."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -177,9 +178,9 @@ def test_what_cannot_be_is_refused_whole(bad: IterationBatch) -> None:
 
 def test_memory_of_a_lagging_rank_is_bounded() -> None:
     grid = StepGrid(2)
-    late, ahead = grid.put(0, 0, [1] * 100_000)
+    late, ahead = grid.put(0, 0, np.ones((1, 100_000), dtype=np.int64))
     assert late == 0 and ahead == 100_000 - 8_192
-    assert grid.put(1, 0, [1] * 10) == (0, 0)
+    assert grid.put(1, 0, np.ones((1, 10), dtype=np.int64)) == (0, 0)
     assert grid.full_until() == 10
 
 

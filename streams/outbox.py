@@ -1,0 +1,156 @@
+"""Sending what a core gave back, and knowing when all of it has arrived.
+
+The sends go through the project's own producer (idempotent, compressed, the same partitioner as the agents'): an
+input's offset may be committed only when every output of it is on the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from eroica.bus.cloudevents import cloudevent_headers
+from eroica.bus.config import message_limit_bytes
+from eroica.bus.dlq import DeadLetterLimit, dead_letter
+from eroica.bus.message import Headers, Incoming
+from eroica.bus.producer import BusProducer
+from eroica.schemas.codec import encode
+from eroica.schemas.errors import BrokerError
+from eroica.schemas.outputs import Output
+from eroica.schemas.settings import KafkaSettings
+
+_log = logging.getLogger(__name__)
+
+QUEUE_WAIT_S = 120.0
+"""How long a full local queue is waited for before the process gives up: as long as the producer itself tries to deliver."""
+EXIT_CODE = BrokerError.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """An encoded output, ready to be sent."""
+
+    topic: str
+    key: str | bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int | None
+    partition: int | None = None
+
+
+class Delivery:
+    """The outputs of one input on their way. ``done`` once all have arrived."""
+
+    __slots__ = ("left", "notify")
+
+    def __init__(self, count: int, notify: Callable[[], None]) -> None:
+        self.left = count
+        self.notify = notify
+
+    @property
+    def done(self) -> bool:
+        """Whether everything has arrived."""
+        return self.left == 0
+
+    def arrived(self) -> None:
+        """One of them has."""
+        self.left -= 1
+        if self.left == 0:
+            self.notify()
+
+
+def give_up(reason: str) -> None:
+    """End the process at once, so that nothing more is committed: what was not delivered is read again by the next one."""
+    _log.critical("ending without a commit: %s", reason)
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(EXIT_CODE)
+
+
+class Outbox:
+    """The producer of a shell. Used from its event loop only."""
+
+    def __init__(self, settings: KafkaSettings, stage: str) -> None:
+        self._settings = settings
+        self._stage = stage
+        self._producer = BusProducer(settings, f"eroica-{stage}")
+        self._limit = DeadLetterLimit()
+        self.sent = 0
+        self.dead_letters = 0
+
+    def letters(self, outputs: Sequence[Output], partition: int | None = None) -> list[Letter]:
+        """Encode *outputs*.
+
+        :param partition: where they go; by key when absent.
+        :raises MessageTooLarge: an output over its topic's limit.
+        """
+        return [self._letter(output, partition) for output in outputs]
+
+    def dead_letter(self, message: Incoming, error: BaseException) -> Letter:
+        """The dead letter of *message*. Ends the process on mass failure: then the service is what is wrong, not the messages."""
+        try:
+            self._limit.refuse(message.where)
+        except BrokerError as failure:
+            give_up(str(failure))
+        self.dead_letters += 1
+        _log.warning("%s goes to the dead letters: %s", message.where, str(error)[:500])
+        short = message.topic.removeprefix(self._settings.prefix)
+        letter = dead_letter(message, error, stage=self._stage, limit_bytes=message_limit_bytes(short))
+        return Letter(letter.topic.removeprefix(self._settings.prefix), letter.key, letter.value, letter.headers, None)
+
+    def read(self) -> None:
+        """A message was understood; keeps the share of refused ones honest."""
+        self._limit.accept()
+
+    async def send(self, letters: Sequence[Letter], notify: Callable[[], None]) -> Delivery:
+        """Queue *letters*; *notify* is called in the loop once all of them have arrived.
+
+        A delivery that fails for good ends the process.
+        """
+        loop = asyncio.get_running_loop()
+        delivery = Delivery(len(letters), notify)
+
+        def on_delivery(error: str | None) -> None:
+            if error is not None:
+                give_up(f"a message was not delivered: {error}")
+            loop.call_soon_threadsafe(delivery.arrived)
+
+        for letter in letters:
+            deadline = time.monotonic() + QUEUE_WAIT_S
+            while not self._queue(letter, on_delivery):
+                if time.monotonic() > deadline:
+                    give_up(f"the producer's queue stayed full: {self._producer.counters.last_error}")
+                await asyncio.sleep(0.05)
+            self.sent += 1
+        return delivery
+
+    def close(self) -> None:
+        """Flush for a moment and stop; what was not delivered is not committed either."""
+        self._producer.close()
+
+    def _queue(self, letter: Letter, on_delivery: Callable[[str | None], None]) -> bool:
+        return self._producer.send(
+            letter.topic,
+            key=letter.key,
+            value=letter.value,
+            headers=letter.headers,
+            timestamp_ms=letter.timestamp_ms,
+            partition=letter.partition,
+            on_delivery=on_delivery,
+        )
+
+    def _letter(self, output: Output, partition: int | None) -> Letter:
+        value = encode(output.message)
+        time_ms = output.event_time_us // 1_000 or None
+        kind = output.message.__struct_config__.tag
+        digest = hashlib.blake2b(value, digest_size=8).hexdigest()
+        headers = cloudevent_headers(
+            event_type=f"io.eroica.{kind}", source=f"/{self._stage}", event_id=f"{kind}-{digest}", time_ms=time_ms
+        )
+        return Letter(output.topic, output.key, value, headers, time_ms, partition)
