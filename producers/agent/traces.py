@@ -1,0 +1,112 @@
+"""The folder where the hooks of this host write traces: in memory where possible, this agent's alone, never left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from eroica.schemas.errors import UsageError
+from eroica.schemas.ids import stable_id
+
+PREFIX = "eroica-traces-"
+MIN_FREE_BYTES = 512 * 2**20
+"""A memory-backed folder with less room (a container's 64 MB /dev/shm) is passed over."""
+
+
+class TraceStore:
+    """A folder of our own below the configured one; a folder a request inside it.
+
+    The folder is locked as long as this process lives: a folder without a living owner was left by an agent that was killed, and
+    is removed by the next one.
+    """
+
+    def __init__(self, wished: str) -> None:
+        """Make the folder and remove what dead agents of this user left behind.
+
+        :raises UsageError: no folder can be made.
+        """
+        self.base = choose(wished)
+        self.removed = _remove_stale(self.base)
+        try:
+            fresh = Path(tempfile.mkdtemp(prefix="." + PREFIX, dir=self.base))
+            self._lock = os.open(fresh / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # Under its real name only when it is locked: another agent that starts now takes it for stale otherwise.
+            self.directory = fresh.rename(fresh.with_name(fresh.name.removeprefix(".")))
+        except OSError as error:
+            raise UsageError(
+                f"no folder for traces can be made ({error.strerror})",
+                where=str(self.base),
+                do="set agent.trace_directory to one that can be written",
+            ) from error
+
+    def for_request(self, request: str) -> Path:
+        """The folder of a request; its name says nothing that came from outside."""
+        path = self.directory / stable_id("r", request)
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def is_ours(self, path: str, request: str) -> bool:
+        """Whether *path* is a plain file directly in the request's folder."""
+        candidate = Path(path)
+        if candidate.parent != self.directory / stable_id("r", request) or candidate.name in ("", ".", ".."):
+            return False
+        try:
+            return stat.S_ISREG(candidate.lstat().st_mode)
+        except OSError:
+            return False
+
+    def remove(self, path: Path) -> None:
+        """Delete a trace and what lies beside it."""
+        for name in (path, path.with_suffix(".side.json"), path.with_name(path.name + ".side.json")):
+            with suppress(OSError):
+                name.unlink()
+
+    def tidy(self, under_way: set[str]) -> None:
+        """Delete the folders of requests that nobody waits for any more."""
+        keep = {stable_id("r", request) for request in under_way}
+        with suppress(OSError):
+            for entry in self.directory.iterdir():
+                if entry.is_dir() and entry.name not in keep:
+                    shutil.rmtree(entry, ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        with suppress(OSError):
+            os.close(self._lock)
+
+
+def choose(wished: str) -> Path:
+    """*wished* where it can be written and has room, else the system's temporary folder."""
+    path = Path(wished)
+    try:
+        space = os.statvfs(path)
+    except OSError:
+        return Path(tempfile.gettempdir())
+    roomy = space.f_bavail * space.f_frsize >= MIN_FREE_BYTES
+    return path if roomy and os.access(path, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+def _remove_stale(base: Path) -> int:
+    removed = 0
+    for entry in sorted(base.glob(f"{PREFIX}*")):
+        with suppress(OSError):
+            found = entry.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                continue
+            fd = os.open(entry / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry, ignore_errors=True)
+                removed += 1
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(fd)
+    return removed
