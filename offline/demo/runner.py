@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from eroica.consumers.manual import find_job, find_progress, plan_request, send_request
@@ -65,7 +67,7 @@ def run_demo(
     def tell(line: str) -> None:
         say(f"[{time.monotonic() - begun:5.1f} s] {line}")
 
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, _undisturbed_end(stack):
         folder = Path(tempfile.mkdtemp(prefix="eroica-demo-"))
         keep_logs: list[bool] = []
         stack.callback(clean, folder, keep_logs)
@@ -85,6 +87,21 @@ def run_demo(
             tell(f"recorded {sum(counts.values())} messages to {record_to}")
         waiting("cleaning up")
     return DemoResult(scenario, verdict, mistakes(scenario, verdict), seconds, time.monotonic() - begun)
+
+
+@contextlib.contextmanager
+def _undisturbed_end(stack: contextlib.ExitStack) -> Iterator[None]:
+    """Clean up when the body has ended, however it did, deaf to a second Ctrl-C or SIGTERM meanwhile: it is bounded."""
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    try:
+        yield
+    finally:
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+        try:
+            stack.close()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class _Play:
