@@ -15,9 +15,11 @@ from eroica.topology.schedules import Action, ActionKind, Schedule
 from eroica.topology.stepgraph import FloatArray, GraphBuilder, Op, StepGraph
 from eroica.topology.strategy import Block, Costs, Plan
 
-__all__ = ["Step", "build_step"]
+__all__ = ["LOADING", "WORLD", "Step", "build_step"]
 
 WORLD = "world"
+LOADING = "loading"
+"""Kind of the operation that opens a rank's step where the plan has one."""
 _GIVING: tuple[ActionKind, ActionKind, ActionKind] = ("F", "B", "I")
 """Actions whose result a neighbouring stage waits for: forward, whole backward, first half of the backward."""
 
@@ -73,6 +75,7 @@ class _StepBuilder:
         self.gathered: set[tuple[int, str]] = set()
         self.streams: dict[tuple[int, str], int] = {}
         self.count: dict[tuple[int, str], int] = {}
+        self.opening: list[list[int]] = []
         self.tail: list[list[int]] = [[] for _ in range(self.schedule.ranks)]
 
     def _kind(self, axis: str) -> str:
@@ -85,7 +88,10 @@ class _StepBuilder:
         for rank, order in enumerate(self.schedule.orders):
             final = set({a.stage: a for a in order if a.kind in "BW"}.values())
             before: list[int] = []
-            early: list[int] = []
+            if self.plan.loading is not None:
+                before = [self._add(rank, LOADING, self.plan.loading, [])]
+            self.opening.append(before)
+            early = before
             for action in order:
                 early, before = before, self._action(rank, action, before, early, action in final)
             self.tail[rank] = before
@@ -174,7 +180,7 @@ class _StepBuilder:
                 if action.kind == "W":
                     continue
                 way = "forward" if action.kind == "F" else "backward"
-                self._receive(rank, action, way, latest.get(way, []))
+                self._receive(rank, action, way, latest.get(way, self.opening[rank]))
                 latest[way] = self.done[action]
 
     def _receive(self, rank: int, action: Action, way: str, posted: list[int]) -> None:

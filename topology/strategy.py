@@ -109,13 +109,16 @@ class Plan:
     schedule: str = "gpipe"
     sharing: Sharing | None = None
     optimizer: float = 0.0
+    loading: float | None = None
 
     @classmethod
-    def of(cls, blocks: Sequence[Block], optimizer: float = 0.0) -> Plan:
-        """The plain chain on one rank; *optimizer* is the time of its step on each rank."""
+    def of(cls, blocks: Sequence[Block], optimizer: float = 0.0, loading: float | None = None) -> Plan:
+        """The plain chain on one rank; *optimizer* is the time of its step on each rank, *loading* that of the work on the host
+        before anything else of the step (``None``: there is no such operation).
+        """
         if not blocks:
             raise TopologyError("a plan needs at least one block")
-        return cls(tuple(blocks), optimizer=optimizer)
+        return cls(tuple(blocks), optimizer=optimizer, loading=loading)
 
     def place(self, ranks: int, chunks: int = 1, cuts: Sequence[int] = ()) -> Plan:
         """Lay the chain over *ranks* pipeline ranks of *chunks* stages each; *cuts* are the first blocks of stages 1, 2, …
