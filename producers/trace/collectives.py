@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eroica.producers.trace.columns import ANNOTATION, CPU_OP, RUNTIME, CommArgs, Floats, Ints, Trace
+from eroica.producers.trace.columns import ANNOTATION, CPU_OP, CommArgs, Floats, Ints, Trace
 from eroica.producers.trace.critical_path import CriticalPath
 from eroica.producers.trace.identity import process_groups
 from eroica.producers.trace.intervals import Intervals, union
@@ -63,7 +63,7 @@ def find_collectives(trace: Trace, steps: Steps, path: CriticalPath) -> Communic
     rows = path.collective_rows
     if rows.size == 0:
         return Communication([], 0)
-    launch = launches(trace, rows)
+    launch = trace.launch[rows]
     issued = np.where(launch >= 0, trace.ts_us[np.maximum(launch, 0)], trace.ts_us[rows])
     on_host = trace.category[rows] == ANNOTATION
     known = on_host | (launch >= 0)
@@ -158,18 +158,6 @@ def _operation(
 
 def _only(named: dict[str, dict[str, Any]]) -> str:
     return next(iter(named)) if len(named) == 1 else ""
-
-
-def launches(trace: Trace, rows: Ints) -> Ints:
-    """Row of the runtime call that launched each of *rows*, -1 without one."""
-    calls = trace.rows(RUNTIME)
-    calls = calls[trace.correlation[calls] > 0]
-    if calls.size == 0:
-        return np.full(rows.size, -1, np.int64)
-    order = np.argsort(trace.correlation[calls], kind="stable")
-    ids = trace.correlation[calls][order]
-    k = np.minimum(np.searchsorted(ids, trace.correlation[rows]), ids.size - 1)
-    return np.where(ids[k] == trace.correlation[rows], calls[order][k], -1)
 
 
 def _holders(trace: Trace, launch: Ints, notes: Ints) -> Ints:

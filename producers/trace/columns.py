@@ -47,6 +47,8 @@ CATEGORY_CODES = {
 }
 """Categories of Kineto by any name they have had; unknown ones are read and left out of every figure."""
 
+HOST_COMM_NAME = "record_param_comms"
+"""The host operation that carries a collective's arguments."""
 NAME_LIMIT = 4_096
 """Characters of a name kept: no real one is longer, and a hostile one costs no more than this."""
 DAY_US = 86_400e6
@@ -73,17 +75,20 @@ class Trace:
     """Complete (``ph: X``) events in columns, ascending by start, then falling by duration.
 
     ``ts_us`` counts from the first event; ``origin_us`` is that event's time, µs since the epoch where ``absolute`` is true.
-    ``thread``, ``stream`` index ``threads`` (pid, tid) and ``streams``; ``correlation`` and ``external`` are -1 without one.
+    ``thread`` and ``stream`` index ``threads`` (pid, tid) and ``streams``; ``stream`` and ``correlation`` are -1 without one. Runtime calls and
+    device work alone have streams, correlations and bytes.
     """
 
     name: npt.NDArray[np.int32]
     category: Codes
     ts_us: Floats
+    end_us: Floats
     dur_us: Floats
     thread: npt.NDArray[np.int32]
     stream: npt.NDArray[np.int32]
     correlation: Ints
-    external: Ints
+    launch: Ints
+    """Row of the runtime call with the same correlation, -1 without one."""
     bytes: Floats
     names: tuple[str, ...]
     threads: tuple[tuple[str, str], ...]
@@ -97,17 +102,14 @@ class Trace:
     repairs: dict[str, int] = field(default_factory=dict)
     """What had to be left out or mended to read the file, and how often."""
 
-    @property
-    def end_us(self) -> Floats:
-        """End of every event, µs."""
-        return self.ts_us + self.dur_us
-
     def __len__(self) -> int:
         return int(self.ts_us.size)
 
     def rows(self, *categories: int) -> Ints:
         """Rows of these categories, ascending by start."""
-        return np.flatnonzero(np.isin(self.category, categories))
+        wanted = np.zeros(OVERHEAD + 1, np.bool_)
+        wanted[list(categories)] = True
+        return np.flatnonzero(wanted[self.category])
 
     def name_mask(self, accept: Iterable[bool]) -> Mask:
         """Turn a verdict per interned name into one per row."""
@@ -122,12 +124,20 @@ class _Interner(dict[Any, int]):
         return number
 
 
+class _Categories(dict[str, int]):
+    """Category as written → code."""
+
+    def __missing__(self, key: str) -> int:
+        code = self[key] = CATEGORY_CODES.get(key.lower(), OTHER)
+        return code
+
+
 class ColumnBuilder:
     """Collects events in batches and ends as a :class:`Trace`; holds no event objects."""
 
     def __init__(self) -> None:
         self._names, self._threads, self._streams = _Interner(), _Interner(), _Interner()
-        self._categories = _Interner()
+        self._categories = _Categories()
         self._parts: list[tuple[npt.NDArray[Any], ...]] = []
         self._comm: dict[int, CommArgs] = {}
         self._count = 0
@@ -143,31 +153,39 @@ class ColumnBuilder:
         rows = [e for e in events if e.ph == "X"]
         if not rows:
             return
-        args = [e.args or NO_ARGS for e in rows]
-        n, names, threads, streams, categories = len(rows), self._names, self._threads, self._streams, self._categories
+        n, names, threads, categories = len(rows), self._names, self._threads, self._categories
+        name = np.fromiter([names[e.name] for e in rows], np.int32, n)
+        code = np.fromiter([categories[e.cat] for e in rows], np.int8, n)
+        # Only these have arguments that are used; most events are others.
+        wordy = np.flatnonzero((code == RUNTIME) | (code == KERNEL) | (code == MEMCPY) | (code == MEMSET)).tolist()
+        args = [rows[i].args or NO_ARGS for i in wordy]
+        correlation, stream = np.full(n, -1, np.int64), np.full(n, -1, np.int32)
+        correlation[wordy] = _integers([a.correlation for a in args])
+        stream[wordy] = np.fromiter([self._streams[a.stream] for a in args], np.int32, len(args))
+        size = np.zeros(n)
+        size[wordy] = np.fromiter([a.bytes for a in args], np.float64, len(args))
         self._parts.append(
             (
-                np.fromiter((names[e.name] for e in rows), np.int32, n),
-                np.fromiter((categories[e.cat] for e in rows), np.int32, n),
-                np.fromiter((e.ts for e in rows), np.float64, n),
-                np.fromiter((e.dur for e in rows), np.float64, n),
-                np.fromiter((threads[e.pid, e.tid] for e in rows), np.int32, n),
-                np.fromiter((streams[a.stream] for a in args), np.int32, n),
-                _integers([a.correlation for a in args]),
-                _integers([a.external if a.external >= 0 else a.external_2020 for a in args]),
-                np.fromiter((a.bytes for a in args), np.float64, n),
+                name,
+                code,
+                np.fromiter([e.ts for e in rows], np.float64, n),
+                np.fromiter([e.dur for e in rows], np.float64, n),
+                np.fromiter([threads[e.pid, e.tid] for e in rows], np.int32, n),
+                stream,
+                correlation,
+                size,
             )
         )
-        for offset, arg in enumerate(args):
-            if arg.collective is not None:
-                self._comm[self._count + offset] = _comm_args(arg)
+        speaking = [i for i, a in zip(wordy, args, strict=True) if a.collective is not None]
+        speaking += np.flatnonzero(name == names.get(HOST_COMM_NAME, -1)).tolist()
+        for i in speaking:
+            if (arg := rows[i].args) is not None and arg.collective is not None:
+                self._comm[self._count + i] = _comm_args(arg)
         self._count += n
 
     def build(self, meta: dict[str, Any]) -> Trace:
         """Drop events whose times cannot be meant, sort, and hand over the columns."""
-        name, cat, ts, dur, thread, stream, correlation, external, size = self._joined()
-        categories = np.array([CATEGORY_CODES.get(str(c).lower(), OTHER) for c in self._categories], np.int8)
-        code = categories[cat] if cat.size else np.empty(0, np.int8)
+        name, code, ts, dur, thread, stream, correlation, size = self._joined()
         finite = np.isfinite(ts) & np.isfinite(dur)
         self.mend("times_not_finite", int((~finite).sum()))
         negative = finite & (dur < 0)
@@ -178,7 +196,7 @@ class ColumnBuilder:
             self.mend("times_out_of_range", int(far.sum()))
             good &= ~far
         keep = np.flatnonzero(good)
-        keep = keep[np.lexsort((-dur[keep], ts[keep]))]
+        keep = keep[_time_order(ts[keep], dur[keep])]
         base = _base_us(meta)
         first = float(ts[keep[0]]) if keep.size else 0.0
         new_row = np.full(ts.size, -1, np.int64)
@@ -187,11 +205,12 @@ class ColumnBuilder:
             name=name[keep],
             category=code[keep],
             ts_us=ts[keep] - first,
+            end_us=ts[keep] - first + dur[keep],
             dur_us=dur[keep],
             thread=thread[keep],
             stream=stream[keep],
             correlation=correlation[keep],
-            external=external[keep],
+            launch=_launches(correlation[keep], code[keep]),
             bytes=size[keep],
             names=tuple(str(n)[:NAME_LIMIT] for n in self._names),
             threads=tuple((str(p), str(t)) for p, t in self._threads),
@@ -206,11 +225,48 @@ class ColumnBuilder:
     def _joined(self) -> tuple[npt.NDArray[Any], ...]:
         if not self._parts:
             ints, floats = np.empty(0, np.int32), np.empty(0, np.float64)
-            wide = np.empty(0, np.int64)
-            return ints, ints, floats, floats, ints, ints, wide, wide, floats
+            return ints, ints.astype(np.int8), floats, floats, ints, ints, ints.astype(np.int64), floats
         joined = tuple(np.concatenate(column) for column in zip(*self._parts, strict=True))
         self._parts.clear()
         return joined
+
+
+def _time_order(ts: Floats, dur: Floats) -> Ints:
+    """Ascending by start, then falling by duration; the second key is sorted only where starts are equal."""
+    order = np.argsort(ts, kind="stable")
+    equal = ts[order][1:] == ts[order][:-1]
+    tied = np.flatnonzero(np.concatenate((equal, [False])) | np.concatenate(([False], equal))) if equal.any() else order[:0]
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((-dur[rows], ts[rows]))]
+    return order
+
+
+def _launches(correlation: Ints, category: Codes) -> Ints:
+    calls = np.flatnonzero((category == RUNTIME) & (correlation > 0))
+    device = np.flatnonzero(((category == KERNEL) | (category == MEMCPY) | (category == MEMSET)) & (correlation > 0))
+    found = np.full(correlation.size, -1, np.int64)
+    if calls.size and device.size:
+        calls = calls[np.argsort(correlation[calls], kind="stable")]
+        ids = correlation[calls]
+        k = np.minimum(np.searchsorted(ids, correlation[device]), ids.size - 1)
+        found[device] = np.where(ids[k] == correlation[device], calls[k], -1)
+    return found
+
+
+def dense(keys: Ints, bound: int) -> tuple[Ints, Ints]:
+    """Distinct keys ascending, and each key's place among them: by a table where *bound* allows one, else by sorting.
+
+    :param keys: 0 ≤ keys < bound.
+    """
+    if bound > max(8 * keys.size, 2**20):
+        distinct, place = np.unique(keys, return_inverse=True)
+        return distinct, place.ravel()
+    present = np.zeros(bound, np.bool_)
+    present[keys] = True
+    distinct = np.flatnonzero(present)
+    place = np.empty(bound, np.int64)
+    place[distinct] = np.arange(distinct.size)
+    return distinct, place[keys]
 
 
 def _integers(values: list[int]) -> Ints:

@@ -11,7 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eroica.producers.trace.columns import ANNOTATION, CPU_OP, KERNEL, MEMCPY, MEMSET, PYTHON, RUNTIME, Floats, Ints, Mask, Trace
+from eroica.producers.trace.columns import (
+    ANNOTATION,
+    CPU_OP,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    PYTHON,
+    RUNTIME,
+    Floats,
+    Ints,
+    Mask,
+    Trace,
+    dense,
+)
 from eroica.producers.trace.intervals import Intervals, union
 from eroica.producers.trace.naming import host_collective, is_enqueue, kernel_collective, stable_name, step_number
 from eroica.producers.trace.nesting import CallTree, build_tree, path_ids
@@ -57,7 +70,13 @@ class CriticalPath:
     main: HostThread
     backward: HostThread | None
     cpu_only: bool
-    collective_rows: Ints
+    is_collective: Mask
+    """Per row of the trace."""
+
+    @property
+    def collective_rows(self) -> Ints:
+        """Rows of all collectives, ascending by start."""
+        return np.flatnonzero(self.is_collective)
 
 
 def find_critical_path(trace: Trace, steps: Steps) -> CriticalPath:
@@ -65,16 +84,13 @@ def find_critical_path(trace: Trace, steps: Steps) -> CriticalPath:
     low, high = steps.window
     device = trace.rows(KERNEL, MEMCPY, MEMSET)
     cpu_only = device.size == 0
-    is_collective = trace.name_mask(kernel_collective(n) is not None for n in trace.names)
-    for row in trace.comm:
-        is_collective[row] = True
-    on_host = trace.name_mask(
-        (found := host_collective(n)) is not None and found.backend in ("gloo", "mpi", "ucc") for n in trace.names
-    )
     kernel = trace.category == KERNEL
-    host_comm = np.flatnonzero(on_host & (trace.category == ANNOTATION))
-    collective = np.union1d(np.flatnonzero(is_collective & kernel), host_comm)
-    main, backward = _host_threads(trace, steps, cpu_only, host_comm)
+    is_collective = trace.name_mask(kernel_collective(n) is not None for n in trace.names)
+    is_collective[list(trace.comm)] = True
+    is_collective &= kernel
+    is_collective |= (trace.category == ANNOTATION) & trace.name_mask(_on_host(n) for n in trace.names)
+    collective = np.flatnonzero(is_collective)
+    main, backward = _host_threads(trace, cpu_only, is_collective)
     memory_rows = trace.rows(MEMCPY, MEMSET)
     masking = _OnDevice(trace, low, high)
     groups = _Groups(trace)
@@ -97,12 +113,13 @@ def find_critical_path(trace: Trace, steps: Steps) -> CriticalPath:
         groups.by_path(thread, cpu_only, low, high, masks)
         tree = thread.tree
         masks = _join(masks, union(*_clip(tree.segment_start, tree.segment_end, low, high)))
-    return CriticalPath(groups.finish(), compute, memory, transfer, main, backward, cpu_only, collective)
+    return CriticalPath(groups.finish(), compute, memory, transfer, main, backward, cpu_only, is_collective)
 
 
-def leaf_starts(thread: HostThread) -> tuple[Floats, Floats, Ints]:
-    """Self-time segments of a thread: start, end, row of the leaf."""
-    return thread.tree.segment_start, thread.tree.segment_end, thread.rows[thread.tree.segment_event]
+def _on_host(name: str) -> bool:
+    """Whether an annotation of this name is a collective that runs on host threads, and no mere enqueue of a device's."""
+    found = host_collective(name)
+    return found is not None and found.backend in ("gloo", "mpi", "ucc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +157,7 @@ class _Groups:
 
     def by_name(self, kind: int, rows: Ints, inside: Mask, exclusive: Floats) -> None:
         rows, exclusive = rows[inside], exclusive[inside]
-        keys, inverse = np.unique(self.stable[self.trace.name[rows]], return_inverse=True)
+        keys, inverse = dense(self.stable[self.trace.name[rows]], len(self.text))
         numbers = [self._number((kind, k, -1, -1), self.text[k], "") for k in keys.tolist()]
         self._add(numbers, inverse, rows, self.trace.dur_us[rows], exclusive)
 
@@ -156,21 +173,22 @@ class _Groups:
         own = np.asarray(np.bincount(leaf, end - start, rows.size), np.float64)
         compute = np.zeros(rows.size, np.bool_)
         if cpu_only:
-            compute[np.unique(leaf[_operators(self.trace, thread)])] = True
+            compute[leaf[_operators(self.trace, thread)]] = True
             free = np.where(compute[leaf], end - start, free)
         exclusive = np.asarray(np.bincount(leaf, free, rows.size), np.float64)
         touched = np.flatnonzero(own > 0)
         above = np.where(python[touched], path[touched], 0)
         kind = np.where(compute[touched], COMPUTE, HOST)
-        # One key per function: class, name, path.
-        order = np.stack((kind, label[touched], above))
-        keys, inverse = np.unique(order, axis=1, return_inverse=True)
-        totals = np.bincount(inverse.ravel(), exclusive[touched], keys.shape[1])
+        # One number per function out of class, name and path.
+        names, paths = len(self.text), len(table)
+        keys, inverse = dense((kind * names + label[touched]) * paths + above, (HOST + 1) * names * paths)
+        of = [(k // paths // names, k // paths % names, k % paths) for k in keys.tolist()]
+        totals = np.bincount(inverse, exclusive[touched], keys.size)
         numbers = []
-        for (k, name, number), total in zip(keys.T.tolist(), totals.tolist(), strict=True):
+        for (k, name, number), total in zip(of, totals.tolist(), strict=True):
             stack = self._stack(table, number) if number and total > 0 else ""
             numbers.append(self._number((k, name, number, id(table) if number else -1), self.text[name], stack))
-        self._add(numbers, inverse.ravel(), rows[touched], own[touched], exclusive[touched])
+        self._add(numbers, inverse, rows[touched], own[touched], exclusive[touched])
 
     def _stack(self, table: list[tuple[int, int]], number: int) -> str:
         frames: list[str] = []
@@ -197,9 +215,10 @@ class _Groups:
         return Executions(function, row, duration, exclusive, self.functions)
 
 
-def _host_threads(trace: Trace, steps: Steps, cpu_only: bool, host_comm: Ints) -> tuple[HostThread, HostThread | None]:
+def _host_threads(trace: Trace, cpu_only: bool, is_collective: Mask) -> tuple[HostThread, HostThread | None]:
     """The training thread (where the steps are annotated, else the busiest) and, with a device, autograd's thread."""
-    rows = np.setdiff1d(trace.rows(CPU_OP, ANNOTATION, PYTHON, RUNTIME), host_comm)
+    rows = trace.rows(CPU_OP, ANNOTATION, PYTHON, RUNTIME)
+    rows = rows[~is_collective[rows]]
     if rows.size == 0:
         return HostThread(rows, build_tree(np.empty(0), np.empty(0))), None
     stepping = rows[trace.name_mask(step_number(n) >= 0 or n.startswith("Optimizer.step#") for n in trace.names)[rows]]

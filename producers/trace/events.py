@@ -12,10 +12,8 @@ from eroica.schemas.errors import InvalidInput
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
-    """The arguments that are used. Names are Kineto's; ``external_2020`` is the first spelling of the same id."""
+    """The arguments that are used, by Kineto's names."""
 
-    external: int = msgspec.field(default=-1, name="External id")
-    external_2020: int = msgspec.field(default=-1, name="external id")
     correlation: int = -1
     stream: int | str | None = None
     bytes: float = 0.0

@@ -73,8 +73,10 @@ def union(start: Floats, end: Floats) -> Intervals:
     start, end = _clean(start, end)
     if start.size == 0:
         return EMPTY
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    end = np.maximum.accumulate(end)
     new = np.concatenate(([True], start[1:] > end[:-1]))
     last = np.concatenate((np.flatnonzero(new)[1:] - 1, [start.size - 1]))
     return Intervals(start[new], end[last])

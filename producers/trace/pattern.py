@@ -71,7 +71,7 @@ def patterns(
     """
     ex = path.executions
     size = len(ex.functions)
-    order = np.argsort(ex.function, kind="stable")
+    order = np.argsort(ex.function.astype(np.int16 if size < 2**15 else np.int64), kind="stable")  # 16 bits: a radix sort
     bounds = np.searchsorted(ex.function[order], np.arange(size + 1))
     window = max(steps.window_us, 1e-9)
     times = np.array([_on_path(trace, steps, path, ex.functions[f][0], order[bounds[f] : bounds[f + 1]]) for f in range(size)])

