@@ -9,6 +9,7 @@ import typer
 
 from eroica.cli.options import Common, command
 from eroica.cli.output import set_up_logging
+from eroica.schemas.errors import UsageError
 
 DETECT_HELP = """Watch the iterations of all jobs and ask for a profile when one gets slow, spikes or stands still.
 
@@ -43,7 +44,7 @@ def detect(common: Common, workdir: Workdir = None) -> int:
     set_up_logging()
     from eroica.streams.service import run_detect
 
-    return run_detect(settings, workdir=workdir)
+    return run_detect(settings, workdir=_made(workdir))
 
 
 def group(common: Common, workdir: Workdir = None) -> int:
@@ -52,7 +53,7 @@ def group(common: Common, workdir: Workdir = None) -> int:
     set_up_logging()
     from eroica.streams.service import run_group
 
-    return run_group(settings, workdir=workdir)
+    return run_group(settings, workdir=_made(workdir))
 
 
 def localize(common: Common) -> int:
@@ -62,3 +63,12 @@ def localize(common: Common) -> int:
     from eroica.localizer.service import run_localizer
 
     return run_localizer(settings)
+
+
+def _made(workdir: Path | None) -> Path | None:
+    try:
+        if workdir is not None:
+            workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the folder cannot be made ({error.strerror})", where=str(workdir), do="mend --workdir") from error
+    return workdir

@@ -41,7 +41,7 @@ def run_demo(
     external: bool,
     own_prefix: bool,
     record_to: Path | None = None,
-    timeout_s: float = 180.0,
+    timeout_s: float = 300.0,
     say: Say,
     waiting: Wait = lambda _: None,
 ) -> DemoResult:
