@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import tempfile
 import threading
@@ -68,7 +69,7 @@ def run_demo(
         say(f"[{time.monotonic() - begun:5.1f} s] {line}")
 
     with contextlib.ExitStack() as stack, _undisturbed_end(stack):
-        folder = Path(tempfile.mkdtemp(prefix="eroica-demo-"))
+        folder = Path(tempfile.mkdtemp(prefix=f"eroica-demo-{os.getpid()}-"))
         keep_logs: list[bool] = []
         stack.callback(clean, folder, keep_logs)
         stage = prepare(stack, folder, settings, arguments, external, own_prefix, tell)
@@ -121,8 +122,7 @@ class _Play:
         self._tell("detect, group and localize are ready")
         self._until(watcher, "the job's first steps (importing torch takes most of it)", lambda: narrator.last_step >= 0)
         self._until(watcher, "healthy steps", lambda: narrator.last_step >= HEALTHY_STEPS)
-        before = set(narrator.requests)
-        triggered = time.monotonic()
+        triggered, triggered_us = time.monotonic(), time.time_ns() // 1_000
         if self._scenario.fault == "none":
             wanted = self._ask_by_hand()
         else:
@@ -131,8 +131,11 @@ class _Play:
             wanted = ""
 
         def arrived() -> Verdict | None:
-            for request, verdict in narrator.verdicts.items():
-                if request == wanted or (not wanted and request not in before):
+            """The verdict on what was done: one on an alarm of before does not count."""
+            for name, verdict in narrator.verdicts.items():
+                request = narrator.requests.get(name)
+                late = request is not None and request.issued_at_us >= triggered_us
+                if name == wanted or (not wanted and late):
                     return verdict
             return None
 

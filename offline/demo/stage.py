@@ -66,7 +66,7 @@ def prepare(
         broker = stack.enter_context(EmbeddedBroker())
         kafka = kafka.model_copy(update={"bootstrap": broker.bootstrap, "extra": {}})
         tell(f"an embedded broker listens at {broker.bootstrap}")
-    shared_memory = stack.enter_context(_shared_memory(tag))
+    shared_memory = stack.enter_context(_shared_memory())
     agent = settings.agent.model_copy(update={"trace_directory": str(shared_memory)})
     staged = settings.model_copy(update={"kafka": kafka, "agent": agent})
     changes = ensure_topics(kafka)
@@ -108,11 +108,11 @@ def start_all(stage: Stage, scenario: Scenario, processes: Processes, tell: Say)
 
 
 @contextlib.contextmanager
-def _shared_memory(tag: str) -> Iterator[Path]:
+def _shared_memory() -> Iterator[Path]:
     """A folder for traces in memory-backed storage where there is some."""
     base = Path("/dev/shm")
     usable = base.is_dir() and os.access(base, os.W_OK)
-    folder = Path(tempfile.mkdtemp(prefix=f"eroica-demo-{tag}-", dir=base if usable else None))
+    folder = Path(tempfile.mkdtemp(prefix=f"eroica-demo-{os.getpid()}-", dir=base if usable else None))
     try:
         yield folder
     finally:
