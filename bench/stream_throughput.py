@@ -1,7 +1,9 @@
 """Worker iterations a second through one real detect process from real Kafka, against a bare consumer that only decodes.
 
-Both read the same messages from the same broker, one after the other: host batches of 8 ranks × 20 iterations of a few large jobs. Detect
-does everything it does in service: Faust, decoding, both hops, commits. Usage: python bench/stream_throughput.py [--json]
+Both read the same messages from the same broker, one after the other: host batches of 8 ranks × 20 iterations of a few
+large jobs. Detect does everything it does in service: Faust, decoding, both hops, commits.
+
+Usage: python bench/stream_throughput.py [--json]
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Result:
 
 
 def batches(jobs: int, hosts: int, rounds: int) -> list[tuple[str, bytes, int]]:
-    """``(key, value, timestamp ms)`` in the order in which hosts would send; each value says how slow the rank was by a few µs."""
+    """``(key, value, timestamp ms)`` in the order in which hosts would send; durations differ by less than a millisecond."""
     world = hosts * RANKS_PER_HOST
     start_us = int(time.time() * 1_000_000) - rounds * STEPS_PER_BATCH * STEP_US
     made = []
@@ -95,12 +97,14 @@ def fill(settings: KafkaSettings, messages: list[tuple[str, bytes, int]]) -> Non
 def bare_consumer_s(settings: KafkaSettings, messages: int) -> float:
     """Seconds to read and decode everything once."""
     seen, start = 0, 0.0
-    for batch in read_partitions(settings, "iterations", stop=lambda: seen >= messages, poll_s=0.05):
+    for batch in read_partitions(settings, "iterations", poll_s=0.05):
         if batch and not start:
             start = time.perf_counter()
         for message in batch:
             decode("iterations", message.value)
         seen += len(batch)
+        if seen >= messages:
+            break
     return time.perf_counter() - start
 
 
@@ -172,15 +176,13 @@ def main() -> int:
     if options.json:
         print(json.dumps(orjson.loads(orjson.dumps(asdict(result)))))
         return 0
-    print(
-        f"{result.messages} host batches of {RANKS_PER_HOST} ranks x {STEPS_PER_BATCH} iterations, {result.message_bytes} bytes each"
-    )
+    shape = f"{RANKS_PER_HOST} ranks x {STEPS_PER_BATCH} iterations, {result.message_bytes} bytes each"
+    print(f"{result.messages} host batches of {shape}")
     print(f"detect (Faust, both hops):    {result.detect_per_s:12,.0f} worker iterations/s  ({result.detect_s:.1f} s)")
     print(f"  per CPU second of its own:  {result.detect_per_cpu_s:12,.0f} worker iterations    ({result.detect_cpu_s:.1f} s)")
     print(f"bare consumer, decoding only: {result.consumer_per_s:12,.0f} worker iterations/s  ({result.consumer_s:.1f} s)")
-    print(
-        f"detect reaches {result.ratio:.0%} of the bare consumer; goal {GOAL:,}: {'met' if result.detect_per_s >= GOAL else 'missed'}"
-    )
+    verdict = "met" if result.detect_per_s >= GOAL else "missed"
+    print(f"detect reaches {result.ratio:.1%} of the bare consumer; goal {GOAL:,} a second: {verdict}")
     return 0
 
 
