@@ -38,6 +38,8 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON; what happens goes to standard error.")] = False,
 ) -> int:
     """See ``HELP``."""
+    from rich.text import Text
+
     from eroica.consumers.render import render_verdict
     from eroica.offline.demo.runner import run_demo
     from eroica.offline.demo.scenario import SETTINGS, parse_fault
@@ -55,13 +57,14 @@ def demo(
             own_prefix=common.prefix is None,
             record_to=record,
             timeout_s=timeout,
-            say=lambda line: told.print(clean(line)),
+            say=lambda line: told.print(Text(clean(line), style="bold yellow" if ">>>" in line else "")),
             waiting=lambda what: status.update(f"{what} …"),
         )
     if as_json:
         print_json(result.as_json())
     else:
-        told.print("", render_verdict(result.verdict), "", result.closing())
+        closing = Text(result.closing(), style="bold red" if result.wrong else "bold green")
+        told.print("", render_verdict(result.verdict), "", closing)
     return int(bool(result.wrong))
 
 

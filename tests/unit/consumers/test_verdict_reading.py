@@ -125,6 +125,13 @@ def test_other_jobs_and_unreadable_records_are_passed_over() -> None:
     assert accepted.bad == 1
 
 
+def test_a_verdict_of_another_major_version_is_passed_over_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    accepted = VerdictFilter()
+    assert accepted.feed(record(encode(verdict(schema_version="2.0")))) is None
+    assert accepted.bad == 1
+    assert "upgrade this reader" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("status", "finding"),
     [("culprit_found", True), ("shared_cause", True), ("no_fault_found", False), ("insufficient_data", False)],
