@@ -75,8 +75,8 @@ class Trace:
     """Complete (``ph: X``) events in columns, ascending by start, then falling by duration.
 
     ``ts_us`` counts from the first event; ``origin_us`` is that event's time, µs since the epoch where ``absolute`` is true.
-    ``thread`` and ``stream`` index ``threads`` (pid, tid) and ``streams``; ``stream`` and ``correlation`` are -1 without one. Runtime calls and
-    device work alone have streams, correlations and bytes.
+    ``thread`` and ``stream`` index ``threads`` (pid, tid) and ``streams``; ``stream`` and ``correlation`` are -1 without one.
+    Runtime calls and device work alone have streams, correlations and bytes.
     """
 
     name: npt.NDArray[np.int32]

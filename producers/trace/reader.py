@@ -18,7 +18,7 @@ from eroica.producers.trace.repair import EVENT_BOUNDARY, read_carefully, read_m
 from eroica.schemas.errors import InvalidInput
 
 PIECE_BYTES = 2**18
-"""Decoded at once: its event objects stay in the processor's cache (a third faster than 4 MiB), the cost per piece is still small."""
+"""Decoded at once: the event objects stay in the processor's cache (a third faster than 4 MiB); the cost per piece is small."""
 MAX_EVENT_BYTES = 64 * 2**20
 """Without an event boundary in so many bytes it is not a trace."""
 _SEARCH_BYTES = 2**13

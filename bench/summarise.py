@@ -1,0 +1,281 @@
+"""Summaries against HolisticTraceAnalysis (HTA) on the same real traces in the same run, one core: time, peak memory, figures.
+
+HTA lives in an environment of its own (``python -m venv DIR && DIR/bin/pip install HolisticTraceAnalysis``). Every measurement
+is a process of its own, pinned to one core; times are processor time, so that a busy machine changes little; imports are not
+counted.
+
+Usage::
+
+    python bench/summarise.py TRACES_DIR [--hta DIR/bin/python] [--tile-mb 500] [--fuzz 10000] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eroica.producers.trace import SummarySettings, identity_from_trace, read_trace, summarise
+from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET
+from eroica.producers.trace.fit import json_bytes, wire_bytes
+from eroica.producers.trace.identity import identify
+from eroica.producers.trace.intervals import union
+from eroica.producers.trace.naming import kernel_collective, step_number
+from eroica.schemas.errors import EroicaError
+
+COMPARED = ("single/nccl_data.json.gz", "single/ns_resolution.json.gz", "torchrec_sleep_20ms/host0_4102.pt.trace.json.gz")
+TILED = "single/nccl_data.json.gz"
+GOALS = {"times_faster": 20.0, "memory_ratio": 0.25, "mb_per_s": 150.0, "memory_to_file": 1.5}
+
+OURS = """
+import resource, sys, time
+from eroica.producers.trace import identity_from_trace, read_trace, summarise_trace, SummarySettings
+path = sys.argv[1]
+start = time.process_time()
+trace = read_trace(path, max_bytes=2**40)
+read = time.process_time()
+who = identity_from_trace(trace, path, job="bench", rank=0)
+summary = summarise_trace(trace, who, SummarySettings())
+end = time.process_time()
+import json
+print(json.dumps({"s": end - start, "read_s": read - start, "events": len(trace)}))
+"""
+HTA = """
+import logging, os, sys, time, json
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+path = sys.argv[1]
+start = time.process_time()
+analysis = TraceAnalysis(trace_files={0: path}, trace_dir=os.path.dirname(path))
+times = analysis.get_temporal_breakdown(visualize=False).to_dict("records")[0]
+overlap = analysis.get_comm_comp_overlap(visualize=False).to_dict("records")[0]
+kernels, _ = analysis.get_gpu_kernel_breakdown(visualize=False)
+end = time.process_time()
+print(json.dumps({"s": end - start, "overlap": overlap["comp_comm_overlap_pctg"], "compute_us": times["compute_time(us)"],
+    "kernels_us": {k["kernel_type"]: float(k["sum"]) for k in kernels.to_dict("records")}}))
+"""
+
+
+def measured(python: str, code: str, path: Path) -> dict[str, Any]:
+    """Run *code* on *path* in a process on one core; its printed figures and its peak memory in MB."""
+    core = min(os.sched_getaffinity(0))
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+    script = f"import os; os.sched_setaffinity(0, {{{core}}})\n{code}\nimport resource\n"
+    script += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)"
+    done = subprocess.run(
+        [python, "-c", script, str(path)], capture_output=True, text=True, env={**os.environ, **threads}, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{python} failed on {path}: {done.stderr[-1500:]}")
+    figures, memory = done.stdout.strip().splitlines()[-2:]
+    return {**json.loads(figures), "peak_mb": float(memory)}
+
+
+def without_last_step(path: Path) -> dict[str, float]:
+    """Our figures cut as HTA cuts them: only device work whose launch is known and lies before the last step."""
+    trace = read_trace(path)
+    numbers = np.array([step_number(n) for n in trace.names])[trace.name]
+    last = trace.ts_us[numbers >= 0].max() if (numbers >= 0).any() else np.inf
+    rows = trace.rows(KERNEL, MEMCPY, MEMSET)
+    launch = trace.launch[rows]
+    rows = rows[(launch >= 0) & (trace.ts_us[launch] < last)]
+    collective = np.array([kernel_collective(n) is not None for n in trace.names])[trace.name[rows]]
+    compute = rows[(trace.category[rows] == KERNEL) & ~collective]
+    busy = union(trace.ts_us[compute], trace.end_us[compute])
+    transfer = union(trace.ts_us[rows[collective]], trace.end_us[rows[collective]])
+    shared = transfer.both(busy).total()
+    return {
+        "compute_us": busy.total(),
+        "communication_us": transfer.total(),
+        "overlap": 100 * shared / transfer.total() if transfer.total() else 0.0,
+    }
+
+
+def tile(source: Path, target: Path, size_mb: int) -> None:
+    """Repeat a real trace in time until it is *size_mb* large; ids and step numbers go on."""
+    document = json.loads(gzip.decompress(source.read_bytes()))
+    events = [e for e in document.pop("traceEvents") if "ts" in e]
+    complete = [e for e in events if e["ph"] == "X"]
+    span = max(e["ts"] + e["dur"] for e in complete) - min(e["ts"] for e in complete) + 10
+    steps = [step_number(e["name"]) for e in complete if step_number(e["name"]) >= 0]
+    written, turn = 0, 0
+    with target.open("w") as file:
+        file.write(json.dumps(document)[:-1] + ', "traceEvents": [')
+        while written < size_mb * 1e6:
+            text = ",\n".join(json.dumps(_moved(e, turn, span, max(steps) - min(steps) + 1)) for e in events)
+            file.write((",\n" if turn else "") + text)
+            written, turn = written + len(text), turn + 1
+        file.write("]}")
+
+
+def _moved(event: dict[str, Any], turn: int, span: float, steps: int) -> dict[str, Any]:
+    moved = {**event, "ts": event["ts"] + turn * span}
+    if "args" in event:
+        moved["args"] = {k: v + turn * 10**7 if k in ("correlation", "External id") else v for k, v in event["args"].items()}
+    if (number := step_number(event["name"])) >= 0:
+        moved["name"] = f"ProfilerStep#{number + turn * steps}"
+    return moved
+
+
+def sizes(folder: Path) -> Iterator[dict[str, Any]]:
+    """Raw, gz and summary bytes of every trace."""
+    for path in sorted(folder.glob("*/*.json*")):
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        trace = read_trace(path)
+        told = identify(trace, path).rank
+        summary = summarise(path, identity_from_trace(trace, path, job="bench", rank=None if told >= 0 else 0))
+        yield {
+            "trace": str(path.relative_to(folder)),
+            "raw_bytes": len(raw),
+            "gz_bytes": path.stat().st_size if path.suffix == ".gz" else len(gzip.compress(raw)),
+            "json_bytes": json_bytes(summary),
+            "zstd_bytes": wire_bytes(summary),
+        }
+
+
+def fuzz(folder: Path, count: int) -> dict[str, Any]:
+    """Mutate real traces (bytes flipped, cut, fields replaced): summaries or clear errors, nothing else."""
+    sources = [
+        gzip.decompress((folder / p).read_bytes()) for p in ("single/simple_add.json.gz", "single/cuda_event_sync.json.gz")
+    ]
+    dice, refused, slowest = random.Random(1), 0, 0.0
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "rank0.json"
+        for number in range(count):
+            path.write_bytes(mutated(dice.choice(sources), dice))
+            start = time.perf_counter()
+            try:
+                summarise(path, identity_from_trace(read_trace(path), path, job="fuzz", rank=0))
+            except EroicaError:
+                refused += 1
+            except Exception:
+                kept = Path(tempfile.gettempdir()) / f"eroica-fuzz-{number}.json"
+                kept.write_bytes(path.read_bytes())
+                print(f"crash: the trace is kept as {kept}", file=sys.stderr)
+                raise
+            slowest = max(slowest, time.perf_counter() - start)
+    return {"traces": count, "refused": refused, "slowest_s": round(slowest, 3)}
+
+
+def mutated(raw: bytes, dice: random.Random) -> bytes:
+    """One of: cut, flipped bytes, a piece missing, values of one key replaced."""
+    kind = dice.randrange(5)
+    if kind == 0:
+        return raw[: dice.randrange(len(raw))]
+    if kind == 1:
+        data = bytearray(raw)
+        for _ in range(dice.randrange(1, 60)):
+            data[dice.randrange(len(data))] = dice.randrange(256)
+        return bytes(data)
+    if kind == 2:
+        a, b = sorted((dice.randrange(len(raw)), dice.randrange(len(raw))))
+        return raw[:a] + raw[b:]
+    key = dice.choice(
+        [b'"ts"', b'"dur"', b'"tid"', b'"pid"', b'"correlation"', b'"stream"', b'"name"', b'"args"', b'"ph"', b'"cat"']
+    )
+    values = (
+        b"NaN",
+        b"-1",
+        b"1e308",
+        b'"x"',
+        b"null",
+        b"[]",
+        b"{}",
+        b"-Infinity",
+        b"9" * 40,
+        b"true",
+        b'"\xff"',
+        b"1e-9",
+        b"[" * 3000,
+    )
+    pieces = raw.split(key)
+    for _ in range(dice.randrange(1, 30)):
+        if len(pieces) < 2:
+            break
+        i = dice.randrange(1, len(pieces))
+        _, comma, rest = pieces[i].partition(b",")
+        pieces[i] = b": " + dice.choice(values) + comma + rest
+    return key.join(pieces)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", type=Path, nargs="?", default=Path(__file__).resolve().parents[1] / "../shared/data/traces")
+    parser.add_argument("--hta", help="interpreter of an environment with HolisticTraceAnalysis")
+    parser.add_argument("--tile-mb", type=int, default=500)
+    parser.add_argument("--fuzz", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if not options.traces.exists():
+        raise SystemExit(f"{options.traces}: no folder of traces; give one")
+    result: dict[str, Any] = {"compared": [], "goals": GOALS, "cores": os.cpu_count(), "limit_bytes": SummarySettings().max_bytes}
+    for place in COMPARED:
+        path = (options.traces / place).resolve()
+        row: dict[str, Any] = {"trace": place, "eroica": measured(sys.executable, OURS, path)}
+        if options.hta:
+            theirs = measured(options.hta, HTA, path)
+            row |= {"hta": theirs, "same_cut": without_last_step(path), "times_faster": theirs["s"] / row["eroica"]["s"]}
+            row["memory_ratio"] = row["eroica"]["peak_mb"] / theirs["peak_mb"]
+        result["compared"].append(row)
+    if options.tile_mb:
+        with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").exists() else None) as place:
+            path = Path(place) / "rank0.json"
+            tile(options.traces / TILED, path, options.tile_mb)
+            size = path.stat().st_size / 1e6
+            large = measured(sys.executable, OURS, path)
+            large |= {
+                "mb": size,
+                "mb_per_s": size / large["s"],
+                "read_mb_per_s": size / large["read_s"],
+                "memory_to_file": large["peak_mb"] / size,
+            }
+            result["large"] = large
+    result["sizes"] = list(sizes(options.traces))
+    if options.fuzz:
+        result["fuzz"] = fuzz(options.traces, options.fuzz)
+    print(json.dumps(result, indent=2) if options.json else shown(result))
+
+
+def shown(result: dict[str, Any]) -> str:
+    """For a person."""
+    lines = []
+    for row in result["compared"]:
+        ours = row["eroica"]
+        lines.append(f"{row['trace']}: {ours['s']:.2f} s, {ours['peak_mb']:.0f} MB")
+        if "hta" in row:
+            theirs, same = row["hta"], row["same_cut"]
+            lines[-1] += (
+                f"; HTA {theirs['s']:.2f} s, {theirs['peak_mb']:.0f} MB: {row['times_faster']:.1f}x faster, {row['memory_ratio']:.2f} of the memory"
+            )
+            lines.append(
+                f"    compute {same['compute_us']:.0f} us (HTA {theirs['compute_us']:.0f}), "
+                f"overlap {same['overlap']:.2f} % (HTA {theirs['overlap']:.2f} %)"
+            )
+    if (large := result.get("large")) is not None:
+        lines.append(
+            f"{large['mb']:.0f} MB, {large['events']} events: {large['mb_per_s']:.0f} MB/s (reading alone {large['read_mb_per_s']:.0f}), "
+            f"peak {large['peak_mb']:.0f} MB = {large['memory_to_file']:.2f} of the file"
+        )
+    lines += [
+        f"{s['trace']:<60} {s['raw_bytes']:>10} {s['gz_bytes']:>9} {s['json_bytes']:>7} {s['zstd_bytes']:>6}"
+        for s in result["sizes"]
+    ]
+    if "fuzz" in result:
+        lines.append(f"fuzz: {result['fuzz']}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

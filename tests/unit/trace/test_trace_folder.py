@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eroica.producers.trace.folder import Found, one_run, trace_files
+from eroica.schemas.errors import InvalidInput
+
+pytestmark = pytest.mark.unit
+
+
+def found(*entries: tuple[int, float]) -> list[Found]:
+    return [Found(Path(f"t{i}.json"), rank, start, start + 10) for i, (rank, start) in enumerate(entries)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "kept", "notes"),
+    [
+        pytest.param([(1, 0), (0, 3)], [1, 0], 0, id="one run"),
+        pytest.param([(1, 0), (0, 3000)], [1, 0], 0, id="clocks that disagree are no second run"),
+        pytest.param([(0, 0), (1, 1), (0, 100), (1, 101), (2, 102)], [2, 3, 4], 1, id="the run with more ranks"),
+        pytest.param([(0, 0), (1, 1), (0, 100), (1, 101)], [2, 3], 1, id="the later of equals"),
+    ],
+)
+def test_one_run_is_chosen_and_the_rest_is_named(entries: list[tuple[int, float]], kept: list[int], notes: int) -> None:
+    chosen, said = one_run(found(*entries))
+    assert [t.path.name for t in chosen] == [f"t{i}.json" for i in kept]
+    assert [t.rank for t in chosen] == sorted(t.rank for t in chosen)
+    assert len(said) == notes
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [([(0, 0), (0, 5)], "rank 0 occurs twice"), ([(0, 0), (-1, 5)], "tells the rank")],
+)
+def test_what_cannot_be_chosen_is_asked_for(entries: list[tuple[int, float]], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        one_run(found(*entries))
+
+
+def test_trace_files(tmp_path: Path) -> None:
+    for name in ("b.json.gz", "a.json", "a.json.side.json", "notes.txt", "sub/c.json"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
+    assert [p.name for p in trace_files(tmp_path)] == ["a.json", "b.json.gz", "c.json"]
+    for place in (tmp_path / "none", tmp_path / "empty"):
+        if place.name == "empty":
+            place.mkdir()
+        with pytest.raises(InvalidInput):
+            trace_files(place)
