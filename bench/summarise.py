@@ -256,22 +256,19 @@ def shown(result: dict[str, Any]) -> str:
         lines.append(f"{row['trace']}: {ours['s']:.2f} s, {ours['peak_mb']:.0f} MB")
         if "hta" in row:
             theirs, same = row["hta"], row["same_cut"]
-            lines[-1] += (
-                f"; HTA {theirs['s']:.2f} s, {theirs['peak_mb']:.0f} MB: {row['times_faster']:.1f}x faster, {row['memory_ratio']:.2f} of the memory"
-            )
+            lines[-1] += f"; HTA {theirs['s']:.2f} s, {theirs['peak_mb']:.0f} MB:"
+            lines[-1] += f" {row['times_faster']:.1f}x faster, {row['memory_ratio']:.2f} of the memory"
             lines.append(
                 f"    compute {same['compute_us']:.0f} us (HTA {theirs['compute_us']:.0f}), "
                 f"overlap {same['overlap']:.2f} % (HTA {theirs['overlap']:.2f} %)"
             )
     if (large := result.get("large")) is not None:
-        lines.append(
-            f"{large['mb']:.0f} MB, {large['events']} events: {large['mb_per_s']:.0f} MB/s (reading alone {large['read_mb_per_s']:.0f}), "
-            f"peak {large['peak_mb']:.0f} MB = {large['memory_to_file']:.2f} of the file"
-        )
-    lines += [
-        f"{s['trace']:<60} {s['raw_bytes']:>10} {s['gz_bytes']:>9} {s['json_bytes']:>7} {s['zstd_bytes']:>6}"
-        for s in result["sizes"]
-    ]
+        lines.append(f"{large['mb']:.0f} MB, {large['events']} events: {large['mb_per_s']:.0f} MB/s")
+        lines[-1] += f" (reading alone {large['read_mb_per_s']:.0f})"
+        lines[-1] += f", peak {large['peak_mb']:.0f} MB = {large['memory_to_file']:.2f} of the file"
+    columns = ("trace", "raw_bytes", "gz_bytes", "json_bytes", "zstd_bytes")
+    lines += ["", "| trace | raw | gz | summary JSON | zstd |", "|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(str(row[c]) for c in columns) + " |" for row in result["sizes"]]
     if "fuzz" in result:
         lines.append(f"fuzz: {result['fuzz']}")
     return "\n".join(lines)
