@@ -49,8 +49,8 @@ def trace_files(folder: str | Path) -> list[Path]:
 def one_run(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
     """Choose the traces of one run, ascending by rank, and say what was left out.
 
-    Ranks that occur once only need no choice. Otherwise traces whose times overlap form a run; the run with the most ranks counts,
-    the later one of equals.
+    Ranks that occur once only need no choice. Otherwise traces whose times overlap form a run; the run with the most
+    ranks counts, the later one of equals.
 
     :raises InvalidInput: a trace that tells no rank, or a rank that occurs twice within one run.
     """
