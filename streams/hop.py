@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ C = TypeVar("C")
 MAX_IN_FLIGHT = 2_000
 """Events whose outputs have not arrived yet; beyond, reading waits."""
 REBUILD_TRIES = 5
+ASSIGNMENT_POLL_S = 0.02
 
 _REFUSED = (InvalidInput, ArithmeticError, LookupError, TypeError, AttributeError, ValueError)
 """What a core may raise about a message. All but the first are our own mistakes: a message that meets one would meet it
@@ -91,6 +93,7 @@ class Hop(Generic[C]):
         self._in_flight: deque[tuple[Any, Delivery | None]] = deque()
         self._room = asyncio.Event()
         self._assigning = asyncio.Lock()
+        self._assignment = 0
         self.messages = 0
         self.assigned_count = -1
         app.agent(raw_topic(app, settings, topic), name=f"eroica-{topic}", concurrency=1)(self._run)
@@ -104,11 +107,16 @@ class Hop(Generic[C]):
         """The partitions of this topic that are ours now, all of them. Returns at once; events wait for their
         partition's state.
         """
-        self.slots = {p: slot for p, slot in self.slots.items() if p in partitions}
+        self._assignment += 1
+        for partition in self.slots.keys() - partitions:
+            self.slots.pop(partition).ready.set()
+        for slot in self.slots.values():
+            # Somebody else may have had the partition meanwhile: looked at again before the next event.
+            slot.ready.clear()
         for partition in partitions - self.slots.keys():
             self.slots[partition] = Slot(core=self._make_core(), ready=asyncio.Event())
         self.assigned_count = len(partitions)
-        self._app.add_future(self._prepare(sorted(partitions)))
+        self._app.add_future(self._prepare(sorted(partitions), self._assignment))
 
     async def send(self, outputs: Sequence[Output], partition: int | None = None) -> None:
         """Send *outputs* that no single event caused."""
@@ -117,16 +125,21 @@ class Hop(Generic[C]):
 
     async def _run(self, stream: Any) -> None:
         async for event in stream.noack().events():
-            await self._handle(event)
+            try:
+                await self._handle(event)
+            finally:
+                error = sys.exc_info()[1]
+                if isinstance(error, Exception):
+                    # Faust would start the agent anew and go on behind this event.
+                    give_up(f"the agent of {self.topic} failed: {error!r}")
 
     async def _handle(self, event: Any) -> None:
         record = event.message
         slot = self.slots.get(record.partition)
-        if slot is None:
-            slot = self.slots[record.partition] = Slot(core=self._make_core(), ready=asyncio.Event())
-            slot.ready.set()
-        if not slot.ready.is_set():
-            await slot.ready.wait()
+        if slot is None or not slot.ready.is_set():
+            slot = await self._owned(event)
+            if slot is None:
+                return
         letters = self._work(slot, record)
         self.messages += 1
         delivery = await self._outbox.send(letters, self._drain) if letters else None
@@ -138,6 +151,18 @@ class Hop(Generic[C]):
         while len(self._in_flight) > MAX_IN_FLIGHT:
             self._room.clear()
             await self._room.wait()
+
+    async def _owned(self, event: Any) -> Slot[C] | None:
+        """The partition of *event* once its state is there; ``None`` if it went to somebody else while we waited."""
+        while event.message.generation_id == self._app.consumer_generation_id:
+            slot = self.slots.get(event.message.partition)
+            if slot is None:
+                await asyncio.sleep(ASSIGNMENT_POLL_S)
+            elif slot.ready.is_set():
+                return slot
+            else:
+                await slot.ready.wait()
+        return None
 
     def _work(self, slot: Slot[C], record: Any) -> list[Any]:
         try:
@@ -166,11 +191,11 @@ class Hop(Generic[C]):
         if event.message.generation_id == self._app.consumer_generation_id:
             event.ack()
 
-    async def _prepare(self, partitions: list[int]) -> None:
+    async def _prepare(self, partitions: list[int], assignment: int) -> None:
         async with self._assigning:
             for attempt in range(REBUILD_TRIES):
                 try:
-                    await self._rebuild([p for p in partitions if p in self.slots])
+                    await self._rebuild([p for p in partitions if p in self.slots], assignment)
                     break
                 except BrokerError as error:
                     _log.warning("state of %s is not rebuilt yet: %s", self.topic, error)
@@ -179,8 +204,10 @@ class Hop(Generic[C]):
                     await asyncio.sleep(2.0)
         self._on_ready()
 
-    async def _rebuild(self, partitions: list[int]) -> None:
+    async def _rebuild(self, partitions: list[int], assignment: int) -> None:
         """Give each partition the state it had where its consumer group goes on."""
+        if assignment != self._assignment:
+            return
         loop = asyncio.get_running_loop()
         if self._prepare_first is not None:
             await loop.run_in_executor(None, self._prepare_first)
@@ -197,6 +224,8 @@ class Hop(Generic[C]):
 
             since_ms = int(time.time() * 1_000) - self._history_ms
             await loop.run_in_executor(None, read_again, self._settings, self.topic, stale, since_ms, feed)
+            if assignment != self._assignment:
+                return
             for partition, core in cores.items():
                 slot = self.slots.get(partition)
                 if slot is not None and slot.next_offset < stale[partition]:

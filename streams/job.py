@@ -26,6 +26,8 @@ MAX_SHARDS_PER_JOB = 16_384
 PROFILE_TAIL_STEPS = 3
 """Steps after a profile that its export may still slow down."""
 REQUESTS_REMEMBERED = 64
+_WEIGHT: dict[Reason, int] = {"spike": 0, "manual": 0, "offline": 0, "degradation": 1, "blocked": 2}
+"""The cool-down holds back reasons up to the weight of the request that began it: a stutter must not hide a standstill."""
 
 
 @dataclass
@@ -107,7 +109,7 @@ class _Run:
         self._last_step = -1
         self._profiled = 0
         self._ids: OrderedDict[str, None] = OrderedDict()
-        self._issued: deque[int] = deque(maxlen=REQUESTS_REMEMBERED)
+        self._issued: deque[tuple[int, int]] = deque(maxlen=REQUESTS_REMEMBERED)
         self._innocent: deque[tuple[int, int]] = deque(maxlen=REQUESTS_REMEMBERED)
 
     def feed(self, partial: StepPartial, view: JobView | None) -> list[ProfileRequest]:
@@ -122,7 +124,7 @@ class _Run:
     def note(self, request: ProfileRequest) -> None:
         if not self._remember(request.request):
             return
-        self._issued.append(request.issued_at_us)
+        self._issued.append((request.issued_at_us, _WEIGHT[request.reason]))
         steps = profiled_steps(request, self._level.mean_us)
         self._profiled += steps
         if steps:
@@ -148,7 +150,7 @@ class _Run:
         mean = self._level.mean_us
         budget = max(self._settings.budget_min_steps, int(self._settings.budget_share * self._steps))
         wanted = self._settings.profile_steps or -(-self._settings.profile_ms * 1_000 // max(1, int(mean)))
-        if self._cooling(whole.event_time_us) or self._profiled + wanted > budget:
+        if self._cooling(reason, whole.event_time_us) or self._profiled + wanted > budget:
             self._counters.held_back += 1
             return None
         figures = {**finding.figures, "step": float(whole.step), "max_us": float(whole.max_us), "max_rank": float(whole.max_rank)}
@@ -165,7 +167,7 @@ class _Run:
         mean = self._level.mean_us
         after = blocked_after_us(self._settings, mean, started=mean > 0)
         when = idle.since_us + after
-        if idle.idle_us < after or self._cooling(when):
+        if idle.idle_us < after or self._cooling("blocked", when):
             return None
         where = f", rank {idle.rank} for longest, its last event was {idle.last_event}" if idle.last_event else ""
         finding = Finding(
@@ -197,8 +199,9 @@ class _Run:
         self.note(request)
         return request
 
-    def _cooling(self, now_us: int) -> bool:
-        return any(0 <= now_us - at < self._settings.cooldown_ms * 1_000 for at in self._issued)
+    def _cooling(self, reason: Reason, now_us: int) -> bool:
+        limit = self._settings.cooldown_ms * 1_000
+        return any(0 <= now_us - at < limit and weight >= _WEIGHT[reason] for at, weight in self._issued)
 
     def _remember(self, request_id: str) -> bool:
         if request_id in self._ids:

@@ -39,6 +39,7 @@ class KnownJobs:
 
         :raises BrokerError: when that does not come to an end.
         """
+        self.close()
         self._jobs = CompactedTable(
             self._settings, "jobs", lambda raw: decode_as(JobAnnouncement, raw), client_id="eroica-detect"
         )

@@ -7,6 +7,7 @@ input's offset may be committed only when every output of it is on the broker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -119,7 +120,9 @@ class Outbox:
         def on_delivery(error: str | None) -> None:
             if error is not None:
                 give_up(f"a message was not delivered: {error}")
-            loop.call_soon_threadsafe(delivery.arrived)
+            # After the loop's end the last deliveries have nobody to tell.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(delivery.arrived)
 
         for letter in letters:
             deadline = time.monotonic() + QUEUE_WAIT_S

@@ -110,7 +110,7 @@ def test_a_complete_class_is_one_group_in_rank_order() -> None:
         0,
         1,
     )
-    assert [w.rank for w in chunk.workers] == [0, 1, 2, 3]
+    assert [(w.rank, w.ended_at_us - T0) for w in chunk.workers] == [(r, 5 * SECOND + r) for r in range(4)]
     assert chunk.inputs == {"summaries/3": "0-4"}
     assert chunk.patterns.beta[::2] == [0.0, 0.1, 0.2, 0.1 * 3]
     assert [(f.name, f.stack) for f in chunk.functions] == [("f0", "main;loop"), ("f1", "main;loop")]

@@ -80,6 +80,16 @@ def test_cooldown_and_the_budget_of_profiled_steps_hold_back() -> None:
     assert core.counters.held_back > 0
 
 
+def test_a_lesser_reason_holds_back_no_more_serious_one() -> None:
+    core = JobCore(SMALL)
+    spikes = list(HEALTHY)
+    for at in (150, 157, 166):
+        spikes[at] = 500_000
+    reasons = [r.reason for r in requests_of(core, run_of(spikes + SLOW))]
+    reasons += [r.reason for r in requests_of(core, [partial(300, [], at=T0 + 90 * SECOND, min_idle_us=40 * SECOND)])]
+    assert reasons == ["spike", "degradation", "blocked"]
+
+
 def test_a_new_launch_is_another_life() -> None:
     core = JobCore(SMALL)
     assert len(requests_of(core, run_of(HEALTHY + SLOW))) == 1
