@@ -47,14 +47,15 @@ def find_pauses(trace: Trace, steps: Steps, path: CriticalPath) -> list[Pause]:
 
 
 def side_pauses(trace_path: str | Path) -> tuple[list[Pause], str]:
-    """Pauses that the training process noted itself (``<trace>.side.json``), and a note if that file is unreadable."""
-    side = Path(f"{trace_path}{SIDE_SUFFIX}")
+    """Pauses that the training process noted itself (``rank0.side.json`` beside ``rank0.json``), and a note if that file is unreadable."""
+    places = (Path(trace_path).with_suffix(SIDE_SUFFIX), Path(f"{trace_path}{SIDE_SUFFIX}"))
+    side = next((p for p in places if p.exists()), None)
+    if side is None:
+        return [], ""
     try:
         with side.open("rb") as file:
             raw = file.read(MAX_SIDE_BYTES + 1)
         value = json.loads(raw) if len(raw) <= MAX_SIDE_BYTES else None
-    except FileNotFoundError:
-        return [], ""
     except (OSError, ValueError, RecursionError):
         value = None
     entries = value.get("pauses") if isinstance(value, dict) else None

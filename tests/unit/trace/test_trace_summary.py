@@ -82,9 +82,10 @@ def test_figures_of_a_device_job(make_trace: MakeTrace) -> None:
     assert {p.what: (p.count, p.total_us) for p in summary.pauses} == {"alloc": (1, 6), "sync": (1, 20), "loader": (1, 20)}
 
 
-def test_garbage_collections_come_from_the_side_file(make_trace: MakeTrace) -> None:
+@pytest.mark.parametrize("name", ["trace.side.json", "trace.json.side.json"])
+def test_garbage_collections_come_from_the_side_file(make_trace: MakeTrace, name: str) -> None:
     path = make_trace(HOST_JOB)
-    side = Path(f"{path}.side.json")
+    side = path.with_name(name)
     side.write_text(json.dumps({"pauses": [{"kind": "gc", "count": 2, "total_us": 900, "max_us": 600}, {"kind": "x"}, 5]}))
     assert ("gc", 2, 900, 600) in [(p.what, p.count, p.total_us, p.max_us) for p in summarise(path, WHO).pauses]
     for broken in ("{", "[]", '{"pauses": 3}', "[" * 100_000):
