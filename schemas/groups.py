@@ -118,6 +118,8 @@ class Worker(Record, frozen=True, kw_only=True):
     first_step: int
     last_step: int
     window_us: float
+    ended_at_us: int = 0
+    """Event time of the window's end by the rank's host, µs since the epoch."""
     late_by_steps: int = 0
     lost: dict[str, int] = msgspec.field(default_factory=dict)
     notes: list[str] = msgspec.field(default_factory=list)
@@ -131,6 +133,7 @@ class StackRow(Record, frozen=True, kw_only=True):
     host: str
     last_step: int
     idle_us: int
+    ended_at_us: int = 0
     last_event: str = ""
     threads: list[str] = msgspec.field(default_factory=list)
     error: str = ""

@@ -1,0 +1,138 @@
+"""The localizer as a pure state machine: chunks of groups in, one verdict a request out."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from eroica.localizer.frame import build_frame
+from eroica.localizer.rules import RULE_SETS
+from eroica.localizer.stacks import judge_stacks
+from eroica.localizer.verdict import make_verdict
+from eroica.schemas.errors import SchemaError
+from eroica.schemas.groups import GroupChunk
+from eroica.schemas.outputs import InputRef, Output
+from eroica.schemas.settings import LocalizeSettings
+from eroica.schemas.topics import message_key
+from eroica.schemas.verdicts import Verdict
+
+MAX_OPEN = 1_024
+"""Requests that may be incomplete at once; beyond, the oldest is judged with what there is."""
+MAX_PUBLISHED = 100_000
+"""Request ids remembered as published."""
+
+
+@dataclass
+class _Open:
+    """A request whose classes are not all here."""
+
+    classes: frozenset[str]
+    chunks: dict[tuple[str, int], GroupChunk] = field(default_factory=dict)
+    first: dict[int, int] = field(default_factory=dict)
+    """Partition → offset of the first chunk."""
+    size: dict[str, int] = field(default_factory=dict)
+
+    def complete(self) -> bool:
+        """Whether every chunk of every class is here."""
+        have: dict[str, int] = {}
+        for cls, _ in self.chunks:
+            have[cls] = have.get(cls, 0) + 1
+        return all(have.get(cls, 0) == self.size.get(cls, -1) for cls in self.classes)
+
+
+class LocalizerCore:
+    """Collects the classes of each request and judges it once all are here.
+
+    Guarantees: one verdict a request, however often its chunks come; the verdict is a function of the content of the chunks
+    alone, not of their order. A request in ``published`` is never judged again.
+    """
+
+    def __init__(self, settings: LocalizeSettings, published: tuple[str, ...] = ()) -> None:
+        self._settings = settings
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._published: OrderedDict[str, None] = OrderedDict((request, None) for request in published)
+        self.repeated = 0
+        """Chunks that changed nothing."""
+
+    def feed(self, chunk: GroupChunk, ref: InputRef) -> list[Output]:
+        """Take in a chunk.
+
+        :raises SchemaError: the chunk contradicts itself.
+        """
+        request = chunk.request.request
+        if request in self._published:
+            self.repeated += 1
+            return []
+        _check(chunk, ref)
+        entry = self._open.get(request)
+        if entry is None:
+            entry = self._open[request] = _Open(frozenset(chunk.classes))
+        entry.first.setdefault(ref.partition, ref.offset)
+        if (chunk.cls, chunk.chunk) in entry.chunks:
+            self.repeated += 1
+            return []
+        entry.chunks[chunk.cls, chunk.chunk] = chunk
+        entry.size.setdefault(chunk.cls, chunk.chunks)
+        outputs = [self._judge(request)] if entry.complete() else []
+        while len(self._open) > MAX_OPEN:
+            outputs.append(self._judge(next(iter(self._open))))
+        return outputs
+
+    def mark_published(self, request: str) -> None:
+        """Somebody published the verdict of *request*: forget it."""
+        self._published[request] = None
+        self._published.move_to_end(request)
+        self._open.pop(request, None)
+        while len(self._published) > MAX_PUBLISHED:
+            self._published.popitem(last=False)
+
+    def low_water(self, partition: int) -> int | None:
+        """Offset of the first chunk that an open request still needs; what lies before may be committed."""
+        return min((entry.first[partition] for entry in self._open.values() if partition in entry.first), default=None)
+
+    def forget(self, partition: int) -> None:
+        """The partition went to somebody else: drop the open requests that stand on it."""
+        for request in [r for r, entry in self._open.items() if partition in entry.first]:
+            del self._open[request]
+
+    def _judge(self, request: str) -> Output:
+        entry = self._open[request]
+        frame = build_frame(entry.chunks.values())
+        rules = judge_stacks if frame.request.mode == "stacks" else None
+        judgement = rules(frame) if rules is not None else RULE_SETS[self._settings.rules](frame, self._settings)
+        verdict: Verdict = make_verdict(frame, judgement, self._settings)
+        self.mark_published(request)
+        return Output(key=message_key(verdict.job), message=verdict, event_time_us=frame.event_time_us)
+
+
+def _check(chunk: GroupChunk, ref: InputRef) -> None:
+    """Indices and lengths of the columns, before numpy trips over them.
+
+    :raises SchemaError: with the table that is wrong.
+    """
+    where = f"{ref.topic}/{ref.partition}/{ref.offset}"
+    if not 0 <= chunk.chunk < chunk.chunks or chunk.cls not in chunk.classes:
+        raise SchemaError(f"chunk {chunk.chunk} of {chunk.chunks}, class {chunk.cls!r} is impossible", where=where)
+    rows, functions, slots = len(chunk.workers), len(chunk.functions), len(chunk.slots)
+    p, s, e = chunk.patterns, chunk.steps, chunk.executions
+    tables: dict[str, tuple[list[list[int]], list[int], list[int]]] = {
+        "patterns": (
+            [p.row, p.function],
+            [rows, functions],
+            [len(c) for c in (p.function, p.beta, p.mu, p.sigma, p.total_us, p.exclusive_us, p.p50_us, p.p99_us, p.max_us)],
+        ),
+        "steps": ([s.row], [rows], [len(c) for c in (s.step, s.start_us, s.duration_us)]),
+        "executions": (
+            [e.row, e.slot],
+            [rows, slots],
+            [len(c) for c in (e.slot, e.step, e.start_us, e.duration_us, e.occurrence)],
+        ),
+        "pauses": ([chunk.pauses.row], [rows], [len(c) for c in (chunk.pauses.what, chunk.pauses.total_us, chunk.pauses.max_us)]),
+        "metrics": ([chunk.metrics.row], [rows], [len(c) for c in (chunk.metrics.name, chunk.metrics.mean)]),
+        "slots": ([[slot.communicator for slot in chunk.slots]], [len(chunk.communicators)], []),
+    }
+    for name, (indices, limits, lengths) in tables.items():
+        if any(length != len(indices[0]) for length in lengths):
+            raise SchemaError(f"the columns of {name} differ in length", where=where)
+        if any(column and not (min(column) >= 0 and max(column) < limit) for column, limit in zip(indices, limits, strict=True)):
+            raise SchemaError(f"{name} point outside of their tables", where=where)

@@ -1,0 +1,48 @@
+"""What a rule set says of a frame, before it is put into words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eroica.localizer.frame import Frame, Ints
+from eroica.schemas.ranks import format_ranks
+from eroica.schemas.verdicts import CauseClass, Evidence
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause."""
+
+    cls: CauseClass
+    ranks: Ints
+    """Suspected workers; empty if no single place is at fault."""
+    explains: float
+    confidence: float
+    functions: list[str] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All that a rule set found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    """Causes by share explained, those below the limit for an accusation included."""
+    waiters: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    """Rows that are slow only because they wait."""
+    wait_share: float = 0.0
+    """Mean share of the step that the waiters wait, 0..1."""
+    step_us: float | None = None
+    ideal_step_us: float | None = None
+    comparable: bool = True
+    """Whether there was anything to compare with."""
+    notes: list[str] = field(default_factory=list)
+
+
+def name_rows(frame: Frame, rows: Ints) -> str:
+    """Rows as ranges of ranks."""
+    return format_ranks(frame.ranks[rows])

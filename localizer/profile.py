@@ -1,0 +1,80 @@
+"""A worker's functions against those of its peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.judgement import name_rows
+from eroica.schemas.groups import FunctionName
+from eroica.schemas.verdicts import Evidence
+
+WAITING_CATEGORY = "collective"
+SPECIFIC = {"python": 0, "compute": 1, "memory": 1, "collective": 2}
+"""Whose name helps an engineer most: the user's own code first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A function that takes longer on a worker than on its peers. Times in µs per step, on the critical path."""
+
+    function: FunctionName
+    value_us: float
+    usual_us: float
+
+    @property
+    def excess_us(self) -> float:
+        """How much longer."""
+        return self.value_us - self.usual_us
+
+    @property
+    def label(self) -> str:
+        """Its name, with the innermost frames of its stack where it has one."""
+        frames = [frame for frame in self.function.stack.split(";") if frame]
+        return " < ".join(reversed(frames[-3:])) if frames else self.function.name
+
+
+def exclusive_table(frame: Frame, rows: Ints) -> Floats:
+    """Time on the critical path per step, shape (len(rows), functions), µs."""
+    table = np.zeros((frame.size, len(frame.functions)))
+    steps = np.maximum(np.bincount(frame.step_row, minlength=frame.size), 1)
+    np.add.at(table, (frame.pattern_row, frame.pattern_function), frame.pattern["exclusive_us"])
+    return np.asarray((table / steps[:, None])[rows])
+
+
+def grown_functions(frame: Frame, row: int, peers: Ints, least_us: float, most: int = 5) -> list[Grown]:
+    """What *row* spends at least *least_us* µs a step more on than the median of *peers*, most excess first.
+
+    Collectives are left out, since their time is waiting; among equals the user's own code comes first.
+    """
+    if not frame.functions or peers.size == 0:
+        return []
+    own = exclusive_table(frame, np.array([row]))[0]
+    usual = np.median(exclusive_table(frame, peers), axis=0)
+    found = [
+        Grown(function, float(own[i]), float(usual[i]))
+        for i, function in enumerate(frame.functions)
+        if function.category != WAITING_CATEGORY and own[i] - usual[i] >= least_us
+    ]
+    found.sort(key=lambda g: (-round(g.excess_us, 3), SPECIFIC.get(g.function.category, 3), g.function.name, g.function.stack))
+    return found[:most]
+
+
+def function_evidence(frame: Frame, row: int, peers: Ints, grown: list[Grown], rule: str) -> list[Evidence]:
+    """Each grown function as a comparison that a person can redo."""
+    return [
+        Evidence(
+            kind="function",
+            metric="exclusive time per step",
+            subject=f"rank {int(frame.ranks[row])}: {g.label}",
+            value=round(g.value_us / 1e3, 3),
+            unit="ms",
+            expected=round(g.usual_us / 1e3, 3),
+            score=round(g.value_us / g.usual_us, 3) if g.usual_us > 0 else round(g.value_us / 1e3, 3),
+            rule=rule,
+            compared_with=f"ranks {name_rows(frame, peers)}",
+        )
+        for g in grown
+    ]

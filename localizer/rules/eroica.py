@@ -1,0 +1,215 @@
+"""The default rules: waiting is handed back to who caused it; a culprit is late in most steps and slower than its peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.judgement import Finding, Judgement, name_rows
+from eroica.localizer.profile import function_evidence, grown_functions
+from eroica.localizer.robust import robust_z
+from eroica.localizer.waiting import measure
+from eroica.localizer.walk import Blame, walk
+from eroica.schemas.settings import LocalizeSettings
+from eroica.schemas.verdicts import Evidence
+
+RULE = "eroica/walk"
+MIN_PEERS = 3
+"""Fewer workers in a role cannot show which of them is the odd one."""
+MAX_CULPRITS = 8
+NEXT_CULPRIT_SHARE = 0.15
+"""A further culprit explains at least this share of all waiting."""
+FUNCTION_SHARE = 0.10
+"""A function is named if it makes up at least this share of the culprit's excess."""
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What the decision rests on, per worker."""
+
+    share: Floats
+    """Share of all waiting that the worker's own excess explains."""
+    agreement: Floats
+    """Share of the steps in which nobody keeps more blame."""
+    excess_us: Floats
+    """Own time per step above the median of its role."""
+    z: Floats
+    own_us: Floats
+    usual_us: Floats
+    comparable: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+def judge_eroica(frame: Frame, settings: LocalizeSettings) -> Judgement:
+    """See docs/localisation.md. Abstains rather than accuses."""
+    steps, durations = frame.step_table()
+    if frame.size == 0 or steps.size == 0:
+        return Judgement(comparable=False, notes=["no steps were profiled by all workers"])
+    waiting = measure(frame)
+    blame = walk(frame, waiting)
+    step_us = float(durations.mean())
+    notes = _notes(frame, waiting.partial.size, blame)
+    if frame.executions.size == 0:
+        return Judgement(step_us=step_us, comparable=False, notes=[*notes, "no collectives in the profile: who waits is unknown"])
+    scores = _score(frame, steps, durations, blame, settings)
+    waited_share = blame.waited.sum(axis=1) / np.maximum(durations.sum(axis=1), 1e-9)
+    findings = _findings(frame, blame, scores, step_us, float(waited_share.mean()), settings)
+    accused = np.flatnonzero(np.isin(frame.ranks, np.concatenate([f.ranks for f in findings]) if findings else []))
+    is_waiting = (waited_share >= settings.min_wait_share) & ~np.isin(np.arange(frame.size), accused)
+    waiters = np.flatnonzero(is_waiting) if findings else np.empty(0, np.int64)
+    recovered = _recovered(blame, accused)
+    return Judgement(
+        findings=findings,
+        waiters=waiters,
+        wait_share=float(waited_share[waiters].mean()) if waiters.size else 0.0,
+        step_us=step_us,
+        ideal_step_us=step_us - recovered,
+        notes=notes,
+    )
+
+
+def _notes(frame: Frame, partial: int, blame: Blame) -> list[str]:
+    notes = []
+    if partial:
+        notes.append(f"{partial} collectives lack members in the profile: who was last there may be unseen")
+    total = blame.total_us
+    if total > 0 and blame.before_window_us > 0.2 * total:
+        notes.append(f"{blame.before_window_us / total:.0%} of the waiting goes back to before the window opened")
+    if any(int((frame.cls == c).sum()) < MIN_PEERS for c in np.unique(frame.cls)):
+        notes.append("classes of fewer than three workers cannot be compared")
+    return notes
+
+
+def _score(frame: Frame, steps: Ints, durations: Floats, blame: Blame, settings: LocalizeSettings) -> _Scores:
+    total = max(blame.total_us, 1e-9)
+    kept = blame.kept
+    top = kept.max(axis=0, initial=0.0)
+    leads = (kept >= top) & (kept > 0)
+    agreement = leads.mean(axis=1) if kept.shape[1] else np.zeros(frame.size)
+    at = np.searchsorted(blame.steps, steps)
+    at = np.minimum(at, max(blame.steps.size - 1, 0))
+    waited = np.where(blame.steps[at] == steps, blame.waited[:, at], 0.0) if blame.steps.size else np.zeros_like(durations)
+    own = np.median(durations - waited, axis=1)
+    z, usual, comparable = np.zeros(frame.size), np.zeros(frame.size), np.zeros(frame.size, dtype=np.bool_)
+    for role in np.unique(frame.cls).tolist():
+        rows = np.flatnonzero(frame.cls == role)
+        usual[rows] = np.median(own[rows])
+        if rows.size >= MIN_PEERS:
+            z[rows] = robust_z(own[rows], settings.mad_floor_ratio)
+            comparable[rows] = True
+    return _Scores(kept.sum(axis=1) / total, agreement, own - usual, z, own, usual, comparable)
+
+
+def _findings(
+    frame: Frame, blame: Blame, scores: _Scores, step_us: float, wait_share: float, settings: LocalizeSettings
+) -> list[Finding]:
+    if wait_share < settings.min_wait_share:
+        return []
+    out = (
+        scores.comparable
+        & (scores.z >= settings.outlier_z)
+        & (scores.excess_us >= settings.min_effect * step_us)
+        & (scores.share > 0)
+    )
+    order = [int(row) for row in np.lexsort((np.arange(frame.size), -scores.share)) if out[row]]
+    culprits = [row for at, row in enumerate(order) if at == 0 or scores.share[row] >= NEXT_CULPRIT_SHARE][:MAX_CULPRITS]
+    if not culprits:
+        return []
+    explained = float(scores.share[culprits].sum())
+    if explained < settings.min_explained:
+        return []
+    together = _leads_together(blame, culprits)
+    if together < settings.min_step_agreement:
+        return []
+    host = _host(frame, culprits, out)
+    if host is not None:
+        rows = np.array(sorted(culprits), dtype=np.int64)
+        return [_finding(frame, scores, rows, explained, together, step_us, settings, host=host)]
+    return [
+        _finding(frame, scores, np.array([row]), float(scores.share[row]), together, step_us, settings, explained=explained)
+        for row in culprits
+    ]
+
+
+def _leads_together(blame: Blame, culprits: list[int]) -> float:
+    """Share of the steps in which the one who keeps most blame is among the culprits."""
+    if not blame.kept.shape[1]:
+        return 0.0
+    return float(np.isin(blame.kept.argmax(axis=0), culprits).mean())
+
+
+def _host(frame: Frame, culprits: list[int], out: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> str | None:
+    """The host that the culprits share, if they are most of its workers and there are others to compare with."""
+    hosts = {frame.hosts[row] for row in culprits}
+    if len(culprits) < 2 or len(hosts) != 1:
+        return None
+    host = hosts.pop()
+    on_host = [row for row, name in enumerate(frame.hosts) if name == host]
+    elsewhere = sum(bool(out[row]) for row in range(frame.size) if frame.hosts[row] != host)
+    return host if len(culprits) > len(on_host) / 2 and len(on_host) < frame.size and elsewhere == 0 else None
+
+
+def _finding(
+    frame: Frame,
+    scores: _Scores,
+    rows: Ints,
+    share: float,
+    agreement: float,
+    step_us: float,
+    settings: LocalizeSettings,
+    *,
+    host: str | None = None,
+    explained: float | None = None,
+) -> Finding:
+    lead = int(rows[np.argmax(scores.share[rows])])
+    peers = np.flatnonzero((frame.cls == frame.cls[lead]) & ~np.isin(np.arange(frame.size), rows))
+    excess = float(scores.excess_us[lead])
+    grown = grown_functions(frame, lead, peers, max(FUNCTION_SHARE * excess, 0.0))
+    subject = f"rank {int(frame.ranks[lead])}"
+    compared = f"ranks {name_rows(frame, peers)}"
+    evidence = [
+        Evidence(
+            kind="step", metric="own time per step (step less waiting)", subject=subject, value=_ms(scores.own_us[lead]),
+            unit="ms", expected=_ms(scores.usual_us[lead]), score=round(float(scores.z[lead]), 2), rule="robust z",
+            compared_with=compared,
+        ),
+        Evidence(
+            kind="wait", metric="share of all waiting that it causes", subject=subject, value=round(float(scores.share[lead]), 4),
+            unit="1", expected=round(1.0 / frame.size, 4), score=round(float(scores.share[lead]) * frame.size, 2), rule=RULE,
+            compared_with=compared,
+        ),
+    ]  # fmt: skip
+    evidence += function_evidence(frame, lead, peers, grown, RULE)
+    return Finding(
+        cls="host" if host is not None else "worker",
+        ranks=frame.ranks[rows],
+        explains=min(share, 1.0),
+        confidence=_confidence(frame, scores, lead, explained or share, agreement, settings),
+        functions=[g.label for g in grown],
+        evidence=evidence,
+        hosts=[host] if host is not None else sorted({frame.hosts[row] for row in rows.tolist()}),
+    )
+
+
+def _confidence(
+    frame: Frame, scores: _Scores, lead: int, explained: float, agreement: float, settings: LocalizeSettings
+) -> float:
+    """From the share explained, the steps that agree, how far out the culprit is, the source of the roles, and coverage."""
+    distance = min(1.0, float(scores.z[lead]) / (2.0 * settings.outlier_z))
+    role = 1.0 if frame.request.topology_source not in {"none", "unknown"} else 0.8
+    steps = min(1.0, np.unique(frame.step).size / 3.0)
+    raw = 0.4 * min(1.0, explained) + 0.3 * agreement + 0.2 * distance + 0.1 * role
+    return round(float(min(1.0, raw) * frame.coverage * (0.7 + 0.3 * steps)), 3)
+
+
+def _recovered(blame: Blame, accused: Ints) -> float:
+    """Time of a step that mending the accused would give back, µs: the others' mean wait, as far as it is theirs."""
+    n = blame.kept.shape[0]
+    if accused.size == 0 or n <= accused.size or not blame.kept.shape[1]:
+        return 0.0
+    return float((blame.kept[accused].sum(axis=0) / (n - accused.size)).mean())
+
+
+def _ms(value_us: float) -> float:
+    return round(float(value_us) / 1e3, 3)

@@ -1,0 +1,188 @@
+"""The localizer as a process: groups in, verdicts out, exactly once."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from confluent_kafka import TopicPartition
+
+from eroica.bus.admin import check_broker
+from eroica.bus.cloudevents import cloudevent_headers
+from eroica.bus.config import full_name, message_limit_bytes
+from eroica.bus.consumer import GroupConsumer, next_offsets, read_partitions
+from eroica.bus.dlq import DeadLetterLimit, dead_letter
+from eroica.bus.message import Incoming
+from eroica.localizer.core import LocalizerCore
+from eroica.localizer.transactions import Record, TransactionAborted, Transactor
+from eroica.schemas.codec import decode_as, encode
+from eroica.schemas.errors import BrokerError, EroicaError, InvalidInput, SchemaError
+from eroica.schemas.groups import GroupChunk
+from eroica.schemas.outputs import InputRef, Output
+from eroica.schemas.settings import EroicaSettings
+from eroica.schemas.verdicts import Verdict
+
+_log = logging.getLogger(__name__)
+
+GROUP = "localize"
+STAGE = "localize"
+TOPICS = ("groups", "groups.dlq", "verdicts")
+MAX_INSTANCES = 64
+"""Localizers on one host under one prefix."""
+
+
+def run_localizer(settings: EroicaSettings) -> int:
+    """Run until SIGTERM or SIGINT. Returns 0 after a signal.
+
+    :raises BrokerError: broker unreachable, topic missing, or trouble that waiting does not cure.
+    """
+    topics = check_broker(settings.kafka).topics
+    missing = [t for t in TOPICS if full_name(settings.kafka, t) not in topics]
+    if missing:
+        raise BrokerError(
+            f"topics are missing: {', '.join(full_name(settings.kafka, t) for t in missing)}",
+            where=settings.kafka.bootstrap,
+            do="create the topics with: eroica topics ensure",
+        )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with _instance(settings.kafka.prefix) as transactional_id:
+        Localizer(settings, transactional_id).run(stop.is_set)
+    return 0
+
+
+class Localizer:
+    """Moves messages between the topics and the core; decides nothing."""
+
+    def __init__(self, settings: EroicaSettings, transactional_id: str) -> None:
+        self._settings = settings
+        self._transactor = Transactor(settings.kafka, transactional_id)
+        self._limit = DeadLetterLimit()
+        self._known: frozenset[tuple[str, int]] = frozenset()
+        self._read_back_ms = int(time.time() * 1_000) - settings.localize.history_ms
+        self._core = LocalizerCore(settings.localize)
+        self._committed: dict[tuple[str, int], int] = {}
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Consume until *stop* says so.
+
+        What an aborted transaction had read is read again; a verdict that is on the topic is never written twice.
+        """
+        with GroupConsumer(
+            self._settings.kafka, GROUP, ["groups"], client_id="eroica-localize", on_revoke=self._revoked
+        ) as consumer:
+            for batch in consumer.batches(stop=stop):
+                if consumer.assigned != self._known:
+                    self._assigned(consumer)
+                if not batch:
+                    continue
+                try:
+                    self._handle(consumer, batch)
+                except TransactionAborted as error:
+                    _log.warning("reading again from the committed offsets: %s", error)
+                    self._start_over(consumer)
+
+    def _assigned(self, consumer: GroupConsumer) -> None:
+        """New partitions may hold groups whose verdict their former owner published."""
+        self._know_published()
+        if not self._known and consumer.assigned:
+            print(f"eroica localize ready (partitions groups: {len(consumer.assigned)})", file=sys.stderr, flush=True)
+        self._known = consumer.assigned
+
+    def _revoked(self, partitions: list[tuple[str, int]]) -> None:
+        for topic, partition in partitions:
+            self._core.forget(partition)
+            self._committed.pop((topic, partition), None)
+
+    def _know_published(self) -> None:
+        for batch in read_partitions(
+            self._settings.kafka, "verdicts", start=self._read_back_ms, to_end=True, client_id="eroica-localize-readback"
+        ):
+            for record in batch:
+                with contextlib.suppress(SchemaError):
+                    self._core.mark_published(decode_as(Verdict, record.value, record.where).request.id)
+
+    def _start_over(self, consumer: GroupConsumer) -> None:
+        self._core = LocalizerCore(self._settings.localize)
+        self._committed.clear()
+        self._know_published()
+        consumer.rewind()
+
+    def _handle(self, consumer: GroupConsumer, batch: list[Incoming]) -> None:
+        records: list[Record] = []
+        for message in batch:
+            try:
+                chunk = decode_as(GroupChunk, message.value, message.where)
+                outputs = self._core.feed(chunk, InputRef("groups", message.partition, message.offset))
+                records += [self._record(output) for output in outputs]
+                self._limit.accept()
+            except InvalidInput as error:
+                self._limit.refuse(message.where)
+                records.append(self._dead(message, error))
+        offsets = self._offsets(batch)
+        if records or offsets:
+            self._transactor.run(records, offsets, consumer.client)
+            self._committed |= {(o.topic, o.partition): o.offset for o in offsets}
+
+    def _offsets(self, batch: list[Incoming]) -> list[TopicPartition]:
+        """Past what was read, but never past a chunk that an open request needs."""
+        moved = []
+        for position in next_offsets(batch):
+            low = self._core.low_water(position.partition)
+            offset = position.offset if low is None else min(low, position.offset)
+            if offset > self._committed.get((position.topic, position.partition), -1):
+                moved.append(TopicPartition(position.topic, position.partition, offset))
+        return moved
+
+    def _record(self, output: Output) -> Record:
+        verdict = output.message
+        if not isinstance(verdict, Verdict):
+            raise TypeError(f"the core gave a {type(verdict).__name__}")
+        time_ms = output.event_time_us // 1_000
+        headers = cloudevent_headers(
+            event_type="io.eroica.verdict", source="/localize", event_id=verdict.verdict_id, time_ms=max(time_ms, 0)
+        )
+        _log.info("verdict %s: %s", verdict.verdict_id, verdict.headline[:300])
+        return Record(
+            full_name(self._settings.kafka, output.topic), output.key.encode(), encode(verdict), headers, timestamp_ms=time_ms
+        )
+
+    def _dead(self, message: Incoming, error: EroicaError) -> Record:
+        short = message.topic.removeprefix(self._settings.kafka.prefix)
+        letter = dead_letter(message, error, stage=STAGE, limit_bytes=message_limit_bytes(short))
+        _log.warning("refused: %s", error)
+        return Record(letter.topic, letter.key, letter.value, letter.headers)
+
+
+@contextlib.contextmanager
+def _instance(prefix: str) -> Iterator[str]:
+    """A transactional id that is stable over restarts and held by one process at a time.
+
+    The broker ends a killed predecessor's open transaction when its id comes back; two living processes on a host take
+    different numbers.
+
+    :raises BrokerError: all numbers are taken.
+    """
+    safe = "".join(c if c.isalnum() else "-" for c in prefix)
+    folder = Path(tempfile.gettempdir()) / f"eroica-localize-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for number in range(MAX_INSTANCES):
+        with (folder / f"{safe}{number}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            yield f"{prefix}localize-{socket.gethostname()}-{number}"
+            return
+    raise BrokerError(f"{MAX_INSTANCES} localizers run on this host already", where=prefix, do="end some of them")

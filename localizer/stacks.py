@@ -1,0 +1,65 @@
+"""A blocked job: stacks in place of profiles. Equal stacks are grouped; the largest group is taken to be healthy (ByteRobust)."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import numpy as np
+
+from eroica.localizer.frame import Frame
+from eroica.localizer.judgement import Finding, Judgement
+from eroica.schemas.groups import StackRow
+from eroica.schemas.ranks import format_ranks
+from eroica.schemas.verdicts import Evidence
+
+_VARIES = re.compile(r"0x[0-9a-f]+|\b\d+\b")
+MAX_OUTLIER_SHARE = 0.25
+"""More workers than this outside of the largest group are no outliers."""
+HANG_CONFIDENCE = 0.6
+"""Stacks alone show who stands elsewhere, not why: moderate at most."""
+
+
+def judge_stacks(frame: Frame) -> Judgement:
+    """Who of a stuck job stands somewhere else than most."""
+    told = [row for row in frame.stacks if row.threads]
+    notes = [f"rank {row.rank}: {row.error}" for row in frame.stacks if row.error][:8]
+    if len(told) < 3:
+        return Judgement(comparable=False, notes=[*notes, f"stacks of {len(told)} workers are too few to compare"])
+    groups: dict[str, list[StackRow]] = defaultdict(list)
+    for row in told:
+        groups[main_stack(row)].append(row)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    usual, most = ordered[0]
+    odd = sorted((row for _, rows in ordered[1:] for row in rows), key=lambda row: row.rank)
+    if not odd or len(odd) > MAX_OUTLIER_SHARE * len(told) or len(most) < 2:
+        return Judgement(notes=[*notes, f"{len(groups)} different stacks among {len(told)} workers: no small group stands apart"])
+    compared = f"ranks {format_ranks(row.rank for row in most)}"
+    evidence = [
+        Evidence(
+            kind="stack", metric="innermost frames of the main thread", subject=f"rank {row.rank}: {_innermost(main_stack(row))}",
+            value=1.0, unit="1", expected=0.0, score=1.0, rule=f"differs from: {_innermost(usual)}", compared_with=compared,
+        )
+        for row in odd[:16]
+    ]  # fmt: skip
+    coverage = len(told) / max(frame.expected.size, 1)
+    finding = Finding(
+        "hang",
+        np.array([row.rank for row in odd], dtype=np.int64),
+        explains=0.0,
+        confidence=round(HANG_CONFIDENCE * coverage, 3),
+        functions=list(dict.fromkeys(_innermost(main_stack(row)) for row in odd))[:5],
+        evidence=evidence,
+        hosts=sorted({row.host for row in odd}),
+    )
+    return Judgement(findings=[finding], notes=notes)
+
+
+def main_stack(row: StackRow) -> str:
+    """The main thread's frames, without what differs between equal processes (numbers and addresses)."""
+    chosen = next((t for t in row.threads if "MainThread" in t.split(":", 1)[0]), row.threads[0])
+    return _VARIES.sub("#", chosen.partition(": ")[2] or chosen)
+
+
+def _innermost(stack: str) -> str:
+    return " < ".join(reversed(stack.split(";")[-2:]))[:200]

@@ -1,0 +1,118 @@
+"""One transaction of the localizer: verdicts out, dead letters out, offsets forward; all of it or nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from eroica.bus.config import client_config
+from eroica.bus.errors import translate
+from eroica.bus.message import Headers
+from eroica.schemas.settings import KafkaSettings
+
+_log = logging.getLogger(__name__)
+
+CALL_TIMEOUT_S = 20.0
+"""Limit for one call of the transaction protocol."""
+GIVE_UP_S = 90.0
+"""A call that stays retriable for so long ends the process: its supervisor starts it anew."""
+BACKOFF_S = 0.2
+
+
+class TransactionAborted(Exception):
+    """Nothing of the transaction counts: read again from the committed offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What to write. ``topic`` is the full name."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int = 0
+
+
+class Transactor:
+    """Owns the transactional producer. One thread; one instance per ``transactional_id``, else the older one is fenced."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        transactional_id: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Register the id with the broker, which ends whatever a dead predecessor left open.
+
+        :raises BrokerError: the broker refuses, or stays away.
+        """
+        self._config = client_config(settings, "transactional", client_id="eroica-localize", transactional_id=transactional_id)
+        self._where = transactional_id
+        self._clock = clock
+        self._sleep = sleep
+        self._producer = self._new_producer()
+
+    def run(self, records: Iterable[Record], offsets: list[TopicPartition], consumer: Consumer) -> None:
+        """Write *records* and move the group to *offsets* in one transaction.
+
+        :raises TransactionAborted: it did not happen; another try may succeed.
+        :raises BrokerError: it did not happen, and trying again is of no use.
+        """
+        try:
+            self._call(self._producer.begin_transaction)
+            for record in records:
+                extra: dict[str, Any] = {"timestamp": record.timestamp_ms} if record.timestamp_ms > 0 else {}
+                self._producer.produce(record.topic, key=record.key, value=record.value, headers=list(record.headers), **extra)
+            if offsets:
+                metadata = consumer.consumer_group_metadata()
+                self._call(self._producer.send_offsets_to_transaction, offsets, metadata, CALL_TIMEOUT_S)
+            self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
+        except KafkaException as error:
+            self._recover(error)
+            raise TransactionAborted(str(error)) from error
+
+    def _call(self, call: Callable[..., object], *arguments: object) -> None:
+        """*call* again as long as the client says that the same call may succeed."""
+        deadline = self._clock() + GIVE_UP_S
+        while True:
+            try:
+                call(*arguments)
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or self._clock() > deadline:
+                    raise
+                _log.warning("%s: %s; trying again", self._where, error)
+                self._sleep(BACKOFF_S)
+
+    def _recover(self, error: KafkaException) -> None:
+        """Abort, or start a new producer where this one is dead.
+
+        :raises BrokerError: for what neither cures.
+        """
+        cause = error.args[0]
+        _log.warning("%s: the transaction failed: %s", self._where, error)
+        if cause.txn_requires_abort() and not cause.fatal():
+            try:
+                self._call(self._producer.abort_transaction, CALL_TIMEOUT_S)
+                return
+            except KafkaException as again:
+                cause = again.args[0]
+        if not (cause.fatal() or cause.retriable() or cause.txn_requires_abort()):
+            raise translate(error, self._where) from error
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> Producer:
+        producer = Producer(self._config)
+        try:
+            self._call(producer.init_transactions, CALL_TIMEOUT_S)
+        except KafkaException as error:
+            raise translate(error, self._where) from error
+        return producer

@@ -1,0 +1,94 @@
+"""Who waited for whom, without comparing clocks: all members of a collective end together, so the shortest waited least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from eroica.localizer.frame import Executions, Floats, Frame, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Per entry of ``Frame.executions``.
+
+    ``wait_us`` = duration − shortest duration among the members, and no more than the part on the critical path.
+    ``arriver`` is the entry of the member that arrived last, -1 where nobody waited for anybody. ``previous`` is the
+    worker's entry before, -1 at the start of the window.
+    """
+
+    wait_us: Floats
+    transfer_us: Floats
+    arriver: Ints
+    previous: Ints
+    own_us: Floats
+    """The worker's own time since its previous synchronisation."""
+    partial: Ints
+    """Instances of which a member is missing: the true last arriver may be unseen."""
+
+    @property
+    def total_us(self) -> float:
+        """All waiting."""
+        return float(self.wait_us.sum())
+
+
+def measure(frame: Frame) -> Waiting:
+    """Measure waiting and own time.
+
+    Own time before a collective is its start less the end of the worker's previous one, across step boundaries too: what follows
+    the last collective of a step (the optimizer, the next batch) counts for the first of the next. Before the first collective of
+    the window only the time since the step's start is known.
+    """
+    e = frame.executions
+    n = e.size
+    if n == 0:
+        empty, none = np.empty(0), np.empty(0, np.int64)
+        return Waiting(empty, empty, none, none, empty, none)
+    count = int(e.instance.max()) + 1
+    shortest = np.full(count, np.inf)
+    np.minimum.at(shortest, e.instance, e.duration_us)
+    members = np.bincount(e.instance, minlength=count)
+    order = np.lexsort((np.arange(n), e.duration_us, e.instance))
+    firsts = np.concatenate(([0], np.flatnonzero(np.diff(e.instance[order])) + 1))
+    last_arriver = order[firsts]
+    wait = np.minimum(e.duration_us - shortest[e.instance], np.maximum(e.exposed_us, 0.0))
+    wait = np.where(members[e.instance] > 1, wait, 0.0)
+    arriver = np.where(members[e.instance] > 1, last_arriver[e.instance], -1)
+    same = np.concatenate(([False], e.row[1:] == e.row[:-1]))
+    previous = np.where(same, np.arange(n) - 1, -1)
+    size = np.array([c.size for c in frame.communicators], dtype=np.int64)
+    size_of = np.zeros(count, np.int64)
+    np.maximum.at(size_of, e.instance, size[e.communicator])
+    return Waiting(
+        wait_us=wait,
+        transfer_us=shortest[e.instance],
+        arriver=arriver,
+        previous=previous,
+        own_us=_own_time(frame, e, same),
+        partial=np.flatnonzero((members < size_of) & (members > 0)),
+    )
+
+
+def _own_time(frame: Frame, e: Executions, same: npt.NDArray[np.bool_]) -> Floats:
+    """On each worker's own time line: the start of its step in the window, and the collective's offset in the step."""
+    start = _step_starts(frame, e) + e.start_us
+    end = start + e.duration_us
+    # The latest end so far of the same worker, since collectives may overlap: workers are kept apart by an offset.
+    span = float(end.max(initial=0.0)) - min(0.0, float(start.min(initial=0.0))) + 1.0
+    latest = np.maximum.accumulate(end + e.row * span) - e.row * span
+    before = np.where(same, np.concatenate(([0.0], latest[:-1])), start - e.start_us)
+    return np.maximum(start - before, 0.0)
+
+
+def _step_starts(frame: Frame, e: Executions) -> Floats:
+    """Start of each entry's step in its worker's window, µs; 0 where the worker does not tell the step."""
+    if frame.step.size == 0:
+        return np.zeros(e.size)
+    stride = int(max(frame.step.max(), e.step.max())) + 2
+    known = frame.step_row * stride + frame.step
+    order = np.argsort(known, kind="stable")
+    wanted = e.row * stride + e.step
+    at = np.minimum(np.searchsorted(known[order], wanted), known.size - 1)
+    return np.where(known[order][at] == wanted, frame.step_start_us[order][at], 0.0)

@@ -1,0 +1,35 @@
+"""The headline: one sentence for a person at 3 a.m. who, what, how sure, what to do."""
+
+from __future__ import annotations
+
+from eroica.localizer.frame import Frame
+from eroica.localizer.judgement import Judgement
+from eroica.schemas.verdicts import Cause, Status
+
+MAX_NAME = 100
+_CLASS_WORDS = {
+    "worker": "is slow",
+    "host": "are slow, all of one host",
+    "hang": "stand elsewhere than the rest of the stuck job",
+}
+
+
+def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judgement) -> str:
+    """One sentence; names from the job are cut, never interpreted."""
+    job = frame.request.job[:MAX_NAME]
+    covered = f"{frame.size or len(frame.stacks)} of {frame.expected.size} ranks"
+    if status == "culprit_found":
+        root = causes[0]
+        who = f"rank {root.suspects.ranks}" if root.suspects.ranks.isdigit() else f"ranks {root.suspects.ranks}"
+        on = f" on {', '.join(root.suspects.hosts[:3])}" if root.suspects.hosts else ""
+        doing = f" in {root.functions[0][:MAX_NAME]}" if root.functions else ""
+        more = f"; {len(causes) - 1} more" if len(causes) > 1 else ""
+        word = _CLASS_WORDS.get(root.class_, f"show {root.class_}")
+        waits = "; the others wait" if judgement.waiters.size else ""
+        return f"{job}: {who}{on} {word}{doing}{more}{waits} ({root.confidence:.0%} sure); {root.action.text}"
+    if status == "shared_cause":
+        return f"{job}: no single place is at fault; {causes[0].class_.replace('_', ' ')} ({causes[0].confidence:.0%} sure)"
+    if status == "insufficient_data":
+        why = judgement.notes[-1] if judgement.notes else "too little was received"
+        return f"{job}: cannot tell, {covered} answered: {why[:300]}"
+    return f"{job}: nobody is at fault as far as {covered} show"
