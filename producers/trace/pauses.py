@@ -47,7 +47,10 @@ def find_pauses(trace: Trace, steps: Steps, path: CriticalPath) -> list[Pause]:
 
 
 def side_pauses(trace_path: str | Path) -> tuple[list[Pause], str]:
-    """Pauses that the training process noted itself (``rank0.side.json`` beside ``rank0.json``), and a note if that file is unreadable."""
+    """Pauses that the training process noted itself, and a note if that file is unreadable.
+
+    The file is ``rank0.side.json`` or ``rank0.json.side.json`` beside ``rank0.json``.
+    """
     places = (Path(trace_path).with_suffix(SIDE_SUFFIX), Path(f"{trace_path}{SIDE_SUFFIX}"))
     side = next((p for p in places if p.exists()), None)
     if side is None:
