@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -49,6 +50,18 @@ class _Session:
             activities.append(profiler.ProfilerActivity.CUDA)
             _allow_teardown(torch)
         self.collector = profiler._KinetoProfile(activities=activities, with_stack=command.with_stack)
+
+    def start(self) -> None:
+        """Begin to collect, in this thread."""
+        if "torch._inductor" in sys.modules:
+            self.collector.prepare_trace()
+        else:
+            # prepare_trace() would import the compiler only to ask whether it uses CUDA graphs: seconds in a program without it.
+            self.collector.profiler = self.torch.autograd.profiler.profile(
+                use_cpu=True, use_device=self.collector.use_device, with_stack=self.command.with_stack, use_kineto=True
+            )
+            self.collector.profiler._prepare_trace()
+        self.collector.start_trace()
 
     def annotate(self, step: int, now_ns: int) -> None:
         """Open the mark ``ProfilerStep#<step>``."""
@@ -132,8 +145,7 @@ class Profiling:
         try:
             session = _Session(command, torch, step)
             with self._users.ours():
-                session.collector.prepare_trace()
-                session.collector.start_trace()
+                session.start()
         except Exception as error:
             self._fail(command, f"torch.profiler did not start: {error}")
             raise

@@ -122,6 +122,7 @@ class Recorder:
         self.profiling.finish()
         now_ns = time.monotonic_ns()
         self._send_counters(now_ns)
+        self.sender.drain(now_ns)
         self.sender.event(wire.GOODBYE, self.step, now_ns, time.time_ns(), 0)
         self.sender.close()
 
@@ -216,7 +217,7 @@ class Recorder:
         return {"kind": kind, "v": wire.WIRE_VERSION, "pid": self.sender.pid, "rank": self.rank}
 
     def _report_profile(self, fields: dict[str, Any]) -> None:
-        self.sender.message({**self._header("profiled"), **fields}, time.monotonic_ns())
+        self.sender.message({**self._header("profiled"), **fields}, time.monotonic_ns(), keep=True)
 
     def _send_counters(self, now_ns: int) -> None:
         self._counters_ns = now_ns

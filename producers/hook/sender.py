@@ -6,22 +6,37 @@ import json
 import os
 import socket
 import stat
+import time
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from eroica.producers.hook.wire import ENV_RUNTIME_DIR, EVENT, EVENT_MAGIC, MAX_DATAGRAM_BYTES, runtime_dir, unpack
+from eroica.producers.hook.wire import (
+    ENV_RUNTIME_DIR,
+    EVENT,
+    EVENT_MAGIC,
+    ITERATION,
+    MAX_DATAGRAM_BYTES,
+    runtime_dir,
+    unpack,
+)
 
 RECONNECT_NS = 1_000_000_000
 """An absent agent is looked for once a second at most."""
 SEND_BUFFER_BYTES = 1 << 20
 """Room for the larger hello of a job with many process groups."""
+BACKLOG = 256
+"""Iterations kept while the agent's queue is full (10 datagrams by default on older kernels), until later events find room."""
+LAST_FLUSH_S = 0.1
+"""At exit the backlog gets so long to leave."""
 
 
 class Sender:
     """A non-blocking datagram socket to the host's agent, bound so that the agent can answer.
 
-    Used from the training thread, and by the export thread for one message; each datagram is one system call, so they do not mix.
+    Used from the training thread, and by the export thread for one message; each datagram is one system call, and only the
+    training thread takes from the backlog, so they do not mix.
     Every method returns quickly whatever the agent does. Since the socket is connected, the kernel lets only the agent's own
     socket (``agent.sock``) send commands to it. Times are passed in (monotonic nanoseconds).
     """
@@ -38,21 +53,31 @@ class Sender:
         self._socket: socket.socket | None = None
         self._connected = False
         self._retry_at_ns = 0
+        self._backlog: deque[bytes] = deque()
 
     def event(self, code: int, step: int, mono_ns: int, wall_ns: int, duration_ns: int) -> bool:
-        """Send one event record; false if it was dropped."""
+        """Send one event record; false if it was dropped. Iterations that find the queue full go with a later event."""
         if not self._connected and not self._connect(mono_ns):
             self.dropped += 1
             return False
-        return self._send(EVENT.pack(EVENT_MAGIC, code, 0, self.pid, step, mono_ns, wall_ns, duration_ns), mono_ns)
+        data = EVENT.pack(EVENT_MAGIC, code, 0, self.pid, step, mono_ns, wall_ns, duration_ns)
+        sent = None if self._backlog and not self._flush(mono_ns) else self._attempt(data, mono_ns)
+        return bool(sent) or self._keep(data, sent, code == ITERATION)
 
-    def message(self, message: dict[str, Any], mono_ns: int) -> bool:
-        """Send one JSON message; false if it was dropped."""
+    def message(self, message: dict[str, Any], mono_ns: int, *, keep: bool = False) -> bool:
+        """Send one JSON message; false if it was dropped. With *keep* it waits for room as iterations do."""
         data = json.dumps(message, separators=(",", ":")).encode()
         if len(data) > MAX_DATAGRAM_BYTES or (not self._connected and not self._connect(mono_ns)):
             self.dropped += 1
             return False
-        return self._send(data, mono_ns)
+        sent = self._attempt(data, mono_ns)
+        return bool(sent) or self._keep(data, sent, keep)
+
+    def drain(self, mono_ns: int) -> None:
+        """Before the process ends: give what waits a last, short chance. The one method that may sleep."""
+        deadline_s = time.monotonic() + LAST_FLUSH_S
+        while self._backlog and not self._flush(mono_ns) and time.monotonic() < deadline_s:
+            time.sleep(0.001)
 
     def receive(self) -> dict[str, Any] | None:
         """The next command that waits on the socket, or ``None``; whatever is no JSON object is passed over."""
@@ -75,21 +100,36 @@ class Sender:
                 with suppress(OSError):
                     Path(self.address).unlink()
 
-    def _send(self, data: bytes, mono_ns: int) -> bool:
+    def _attempt(self, data: bytes, mono_ns: int) -> bool | None:
+        """True: sent. ``None``: the agent's queue is full. False: the agent is gone."""
         if self._socket is None:
-            self.dropped += 1
             return False
         try:
             self._socket.send(data)
         except BlockingIOError:
-            self.dropped += 1
-            return False
+            return None
         except OSError:
-            # The agent is gone: ECONNREFUSED from a socket that nobody reads any more.
-            self.dropped += 1
+            # ECONNREFUSED from a socket that nobody reads any more. A new agent would not know what the backlog is about.
             self._connected = False
             self._retry_at_ns = mono_ns + RECONNECT_NS
+            self.dropped += len(self._backlog)
+            self._backlog.clear()
             return False
+        return True
+
+    def _keep(self, data: bytes, sent: bool | None, wanted: bool) -> bool:
+        if sent is None and wanted and len(self._backlog) < BACKLOG:
+            self._backlog.append(data)
+            return True
+        self.dropped += 1
+        return False
+
+    def _flush(self, mono_ns: int) -> bool:
+        """Send what waits, oldest first; true if nothing waits any more. Only the training thread takes from the backlog."""
+        while self._backlog:
+            if not self._attempt(self._backlog[0], mono_ns):
+                return not self._backlog
+            self._backlog.popleft()
         return True
 
     def _connect(self, mono_ns: int) -> bool:

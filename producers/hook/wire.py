@@ -2,7 +2,8 @@
 
 Sockets (``SOCK_DGRAM``) live in the *runtime directory* (``EROICA_RUNTIME_DIR``): the agent binds ``agent.sock``, each hooked
 process binds ``hook-<pid>.sock``. Every send is non-blocking; a full or absent peer means the datagram is dropped and
-counted, never retried in the training thread.
+counted. Only iterations and answers to a profile command are kept, up to a bound, for a later event to take along. The hook's
+socket is connected to ``agent.sock``, so the kernel refuses commands that come from any other socket.
 
 Two forms share the socket and are told apart by their first byte: an *event* is a fixed binary record (``EVENT``), sent often
 and cheap to pack; everything rare (hello, profile command, profile done) is one JSON object with a ``kind``.
@@ -82,6 +83,7 @@ def unpack(datagram: bytes) -> Event | dict[str, Any] | None:
 #    "framework":"ddp","coords":{"pp":0},"backend":"gloo","launcher":"torchrun",
 #    "groups":[{"name":"0","desc":"default_pg","backend":"gloo","ranks":[0,1,2,3]}],"python":"3.11","torch":"2.15",
 #    "hook":"dataloader+optimizer" | "mark_step", "socket":"/…/hook-1.sock"}
+#   Above 2,048 members "ranks" is a string of ranges, "0-4095", since a datagram is small.
 #
 # profile (agent → hook):
 #   {"kind":"profile","v":1,"request":"req-…","start_step":120,"steps":5,"duration_ms":0,"with_stack":true,
@@ -91,7 +93,9 @@ def unpack(datagram: bytes) -> Event | dict[str, Any] | None:
 # profiled (hook → agent):
 #   {"kind":"profiled","v":1,"pid":1,"rank":0,"request":"req-…","path":"/dev/shm/…/rank0.json","first_step":120,"last_step":124,
 #    "late_by":0,"blocked_ms":41.0,"started_wall_ns":…,"ended_wall_ns":…,"error":""}
-#   On failure path is "" and error says what happened.
+#   On failure path is "" and error says what happened. Beside a trace rank0.json lies rank0.side.json:
+#   {"pauses":[{"kind":"gc","count":2,"total_us":..,"max_us":..}],"steps":[{"step":120,"duration_ns":..}],
+#    "start_stop_ms":..,"export_ms":..}
 #
 # counters (hook → agent, with every goodbye and at most once a minute):
 #   {"kind":"counters","v":1,"pid":1,"rank":0,"dropped":0,"failures":0,"relearned":0}

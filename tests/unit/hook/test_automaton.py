@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,10 +16,8 @@ def feed(automaton: Automaton, calls: str, clock: list[int]) -> list[Iteration]:
     found = []
     for call in calls:
         clock[0] += 2
-        if call.islower():
-            done = automaton.loader(ord(call), clock[0] - 1, clock[0])
-        else:
-            done = automaton.optimizer(ord(call), clock[0])
+        asked, token = clock[0] - 1, ord(call)
+        done = automaton.loader(token, asked, clock[0]) if call.islower() else automaton.optimizer(token, clock[0])
         if done is not None:
             found.append(done)
     return found
@@ -180,7 +180,7 @@ def test_calls_foreign_to_the_signature_change_no_count(sequence: str, foreign: 
 def test_iterations_never_overlap_and_the_same_calls_give_the_same_answers(calls: str, identical: int, k: int) -> None:
     found = feed(Automaton(identical, k), calls, [0])
     assert found == feed(Automaton(identical, k), calls, [0])
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in itertools.pairwise(found):
         assert before.start <= before.end <= after.start <= after.end
         assert after.number > before.number
 

@@ -162,7 +162,7 @@ def test_without_an_agent_events_are_counted_and_it_is_looked_for_once_a_second(
 def test_a_full_agent_blocks_nothing_and_a_new_one_is_found(directory: Path) -> None:
     sender = Sender(1, directory)
     with agent(directory):
-        sent = [sender.event(wire.ITERATION, i, i, i, i) for i in range(20_000)]
+        sent = [sender.event(wire.LOADER_EXIT, i, i, i, i) for i in range(20_000)]
     assert sent[0]
     assert not sent[-1]
     assert sender.dropped == sent.count(False)
@@ -177,6 +177,39 @@ def test_a_full_agent_blocks_nothing_and_a_new_one_is_found(directory: Path) -> 
         assert sender.receive() is None
         assert sender.receive() is None
     sender.close()
+
+
+def test_iterations_and_answers_wait_in_order_for_a_full_agent(directory: Path) -> None:
+    sender = Sender(1, directory)
+    with agent(directory) as bound:
+        while sender.event(wire.LOADER_EXIT, 0, 1, 1, 1):
+            pass
+        kept = [sender.event(wire.ITERATION, i, 1, 1, 1) for i in range(300)]
+        assert kept == [True] * 256 + [False] * 44
+        assert not sender.message({"kind": "profiled"}, 1, keep=True)
+        heard: list[object] = []
+        while len(heard) < 10_000:
+            try:
+                heard.append(wire.unpack(bound.recv(100)))
+            except BlockingIOError:
+                sender.drain(1)
+                if not sender._backlog:
+                    break
+        steps = [event.step for event in heard if isinstance(event, wire.Event) and event.code == wire.ITERATION]
+        steps += [event.step for event in everything(bound) if event.code == wire.ITERATION]
+        assert steps == list(range(256))
+    sender.close()
+
+
+def everything(bound: socket.socket) -> list[wire.Event]:
+    found = []
+    while True:
+        try:
+            event = wire.unpack(bound.recv(100))
+        except BlockingIOError:
+            return found
+        assert isinstance(event, wire.Event)
+        found.append(event)
 
 
 def test_only_the_agents_own_socket_may_send_commands(directory: Path) -> None:

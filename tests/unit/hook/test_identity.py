@@ -183,8 +183,6 @@ COORDINATES: list[tuple[list[tuple[str, list[int]]], int, str, dict[str, int]]] 
 
 
 @pytest.mark.parametrize(("described", "rank", "framework", "expected"), COORDINATES)
-def test_coordinates(
-    described: list[tuple[str, list[int]]], rank: int, framework: str, expected: dict[str, int]
-) -> None:
+def test_coordinates(described: list[tuple[str, list[int]]], rank: int, framework: str, expected: dict[str, int]) -> None:
     found: list[dict[str, Any]] = [{"desc": desc, "ranks": ranks} for desc, ranks in described]
     assert groups.coordinates(found, rank, framework) == expected

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eroica.producers.hook import wire
+
+LOOPS = Path(__file__).with_name("hooked_loops.py")
+
+
+class FakeAgent:
+    """The agent's end of the socket: keeps what it hears and answers each first hello with a profile command, if told one."""
+
+    def __init__(self, directory: Path, command: dict[str, Any] | None = None) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self.command = command
+        self.events: list[wire.Event] = []
+        self.messages: list[dict[str, Any]] = []
+        self.strange = 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(directory / "agent.sock"))
+        self._socket.settimeout(0.1)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if not self._ended.is_set():
+            self._ended.set()
+            self._thread.join()
+            self._socket.close()
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [message for message in self.messages if message["kind"] == kind]
+
+    def codes(self, code: int) -> list[wire.Event]:
+        return [event for event in self.events if event.code == code]
+
+    def result(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.directory / "result.json").read_text())
+        return found
+
+    def _run(self) -> None:
+        while True:
+            try:
+                message = wire.unpack(self._socket.recv(wire.MAX_DATAGRAM_BYTES + 1))
+            except TimeoutError:
+                if self._ended.is_set():
+                    return
+                continue
+            if isinstance(message, wire.Event):
+                self.events.append(message)
+            elif message is None:
+                self.strange += 1
+            else:
+                self.messages.append(message)
+                if message["kind"] == "hello" and self.command is not None:
+                    self._socket.sendto(json.dumps(self.command).encode(), message["socket"])
+
+
+def until(condition: Any, seconds: float = 30.0) -> None:
+    """Wait for a condition to hold."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def profile_command(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "profile",
+        "v": 1,
+        "request": "req-1",
+        "start_step": 40,
+        "steps": 3,
+        "duration_ms": 0,
+        "with_stack": True,
+        "directory": str(folder),
+        "max_duration_ms": 60_000,
+        **changes,
+    }
+
+
+def environ(**more: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("EROICA_", "SLURM_", "OMPI_"))}
+    return {**kept, "KINETO_LOG_LEVEL": "5", "OMP_NUM_THREADS": "1", **more}
+
+
+def run_loops(root: Path, names: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(LOOPS), str(root), *names],
+        env=environ(EROICA_JOB="loops"),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+
+
+class Helpers:
+    """What tests of this folder share; a fixture, for test folders are no packages."""
+
+    FakeAgent = FakeAgent
+    until = staticmethod(until)
+    profile_command = staticmethod(profile_command)
+    environ = staticmethod(environ)
+    run_loops = staticmethod(run_loops)
+
+
+@pytest.fixture(scope="session")
+def helpers() -> type[Helpers]:
+    return Helpers
+
+
+@pytest.fixture(scope="session")
+def short_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder whose path leaves room for a Unix socket's name."""
+    yield tmp_path_factory.mktemp("k")
