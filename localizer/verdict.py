@@ -12,7 +12,7 @@ from eroica.localizer.actions import ACTIONS
 from eroica.localizer.frame import Frame
 from eroica.localizer.judgement import Finding, Judgement
 from eroica.localizer.words import headline
-from eroica.schemas.codec import encode
+from eroica.schemas.codec import encoded_size
 from eroica.schemas.ids import stable_id
 from eroica.schemas.ranks import RankArray, format_ranks, parse_ranks
 from eroica.schemas.settings import LocalizeSettings
@@ -88,12 +88,12 @@ def make_verdict(frame: Frame, judgement: Judgement, settings: LocalizeSettings)
 
 def fit(verdict: Verdict) -> Verdict:
     """*verdict* within ``MAX_VERDICT_BYTES``: evidence is halved, then functions and offsets, until it fits, and it says so."""
-    if _size(verdict) <= MAX_VERDICT_BYTES:
+    if encoded_size(verdict) <= MAX_VERDICT_BYTES:
         return verdict
     before = sum(len(cause.evidence) for cause in verdict.causes)
     keep = max((len(cause.evidence) for cause in verdict.causes), default=0)
     note = ""
-    while keep > 0 and _size(verdict) > MAX_VERDICT_BYTES - len(note) - 100:
+    while keep > 0 and encoded_size(verdict) > MAX_VERDICT_BYTES - len(note) - 100:
         keep //= 2
         causes = [
             msgspec.structs.replace(c, evidence=c.evidence[:keep], functions=c.functions[: max(keep, 1)]) for c in verdict.causes
@@ -101,18 +101,14 @@ def fit(verdict: Verdict) -> Verdict:
         verdict = msgspec.structs.replace(verdict, causes=causes)
         note = f"evidence was cut from {before} to {sum(len(c.evidence) for c in causes)} items to keep the verdict small"
     notes = [*([note] if note else []), *verdict.coverage.notes]
-    while _size(verdict) > MAX_VERDICT_BYTES - 400 and len(notes) > 1:
+    while encoded_size(verdict) > MAX_VERDICT_BYTES - 400 and len(notes) > 1:
         notes = [*notes[: len(notes) // 2], "further notes were cut"] if len(notes) > 2 else ["notes were cut"]
         verdict = msgspec.structs.replace(verdict, coverage=msgspec.structs.replace(verdict.coverage, notes=notes))
     verdict = msgspec.structs.replace(verdict, coverage=msgspec.structs.replace(verdict.coverage, notes=notes))
-    if _size(verdict) > MAX_VERDICT_BYTES:
+    if encoded_size(verdict) > MAX_VERDICT_BYTES:
         inputs = {place: _first_to_last(offsets) for place, offsets in verdict.provenance.inputs.items()}
         verdict = msgspec.structs.replace(verdict, provenance=msgspec.structs.replace(verdict.provenance, inputs=inputs))
     return verdict
-
-
-def _size(verdict: Verdict) -> int:
-    return len(encode(verdict))
 
 
 def _first_to_last(offsets: str) -> str:

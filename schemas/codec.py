@@ -24,7 +24,7 @@ def encode(message: Message) -> bytes:
 
     :raises MessageTooLarge: above the limit of the message's topic.
     """
-    raw = orjson.dumps(message, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    raw = _dump(message)
     topic = MESSAGE_TOPIC[type(message)]
     if len(raw) > topic.max_message_bytes:
         raise MessageTooLarge(
@@ -68,6 +68,11 @@ def decode_as(kind: type[M], raw: bytes | None, where: str = "") -> M:
     return message
 
 
+def encoded_size(message: Message) -> int:
+    """Bytes that *message* would take, whatever its topic's limit."""
+    return len(_dump(message))
+
+
 class _Head(msgspec.Struct):
     schema_version: str = SCHEMA_VERSION
 
@@ -99,6 +104,10 @@ def _decoder(topic: str) -> msgspec.json.Decoder[Any]:
 @cache
 def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
     return tuple(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+
+
+def _dump(message: Message) -> bytes:
+    return orjson.dumps(message, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
 
 
 def _plain(value: object) -> Any:

@@ -19,8 +19,11 @@ RULE = "eroica/walk"
 MIN_PEERS = 3
 """Fewer workers in a role cannot show which of them is the odd one."""
 MAX_CULPRITS = 8
+"""More single workers are one cause together."""
 NEXT_CULPRIT_SHARE = 0.15
-"""A further culprit explains at least this share of all waiting."""
+"""A culprit explains at least this share of all waiting …"""
+EQUAL_EXCESS = 0.5
+"""… or is at least this share as slow as the slowest."""
 FUNCTION_SHARE = 0.10
 """A function is named if it makes up at least this share of the culprit's excess."""
 
@@ -31,8 +34,6 @@ class _Scores:
 
     share: Floats
     """Share of all waiting that the worker's own excess explains."""
-    agreement: Floats
-    """Share of the steps in which nobody keeps more blame."""
     excess_us: Floats
     """Own time per step above the median of its role."""
     z: Floats
@@ -84,9 +85,6 @@ def _notes(frame: Frame, partial: int, blame: Blame) -> list[str]:
 def _score(frame: Frame, steps: Ints, durations: Floats, blame: Blame, settings: LocalizeSettings) -> _Scores:
     total = max(blame.total_us, 1e-9)
     kept = blame.kept
-    top = kept.max(axis=0, initial=0.0)
-    leads = (kept >= top) & (kept > 0)
-    agreement = leads.mean(axis=1) if kept.shape[1] else np.zeros(frame.size)
     at = np.searchsorted(blame.steps, steps)
     at = np.minimum(at, max(blame.steps.size - 1, 0))
     waited = np.where(blame.steps[at] == steps, blame.waited[:, at], 0.0) if blame.steps.size else np.zeros_like(durations)
@@ -98,7 +96,7 @@ def _score(frame: Frame, steps: Ints, durations: Floats, blame: Blame, settings:
         if rows.size >= MIN_PEERS:
             z[rows] = robust_z(own[rows], settings.mad_floor_ratio)
             comparable[rows] = True
-    return _Scores(kept.sum(axis=1) / total, agreement, own - usual, z, own, usual, comparable)
+    return _Scores(kept.sum(axis=1) / total, own - usual, z, own, usual, comparable)
 
 
 def _findings(
@@ -106,64 +104,66 @@ def _findings(
 ) -> list[Finding]:
     if wait_share < settings.min_wait_share:
         return []
-    out = (
-        scores.comparable
-        & (scores.z >= settings.outlier_z)
-        & (scores.excess_us >= settings.min_effect * step_us)
-        & (scores.share > 0)
-    )
-    order = [int(row) for row in np.lexsort((np.arange(frame.size), -scores.share)) if out[row]]
-    culprits = [row for at, row in enumerate(order) if at == 0 or scores.share[row] >= NEXT_CULPRIT_SHARE][:MAX_CULPRITS]
-    if not culprits:
+    out = scores.comparable & (scores.z >= settings.outlier_z) & (scores.excess_us >= settings.min_effect * step_us)
+    if not out.any():
         return []
+    lead_us = float(scores.excess_us[out].max())
+    # Who is never last only since another culprit is later is at fault all the same.
+    culprits = np.flatnonzero(out & ((scores.share >= NEXT_CULPRIT_SHARE) | (scores.excess_us >= EQUAL_EXCESS * lead_us)))
     explained = float(scores.share[culprits].sum())
-    if explained < settings.min_explained:
+    agreement = _leads_together(blame, culprits)
+    if explained < settings.min_explained or agreement < settings.min_step_agreement:
         return []
-    together = _leads_together(blame, culprits)
-    if together < settings.min_step_agreement:
-        return []
-    host = _host(frame, culprits, out)
-    if host is not None:
-        rows = np.array(sorted(culprits), dtype=np.int64)
-        return [_finding(frame, scores, rows, explained, together, step_us, settings, host=host)]
-    return [
-        _finding(frame, scores, np.array([row]), float(scores.share[row]), together, step_us, settings, explained=explained)
-        for row in culprits
-    ]
+    weight = explained / float(scores.excess_us[culprits].sum())
+    found = []
+    for rows, hosts in _places(frame, culprits):
+        share = weight * float(scores.excess_us[rows].sum())
+        found.append(_finding(frame, scores, rows, culprits, share, explained, agreement, settings, hosts=hosts))
+    return sorted(found, key=lambda f: (-f.explains, int(f.ranks[0])))
 
 
-def _leads_together(blame: Blame, culprits: list[int]) -> float:
+def _leads_together(blame: Blame, culprits: Ints) -> float:
     """Share of the steps in which the one who keeps most blame is among the culprits."""
     if not blame.kept.shape[1]:
         return 0.0
     return float(np.isin(blame.kept.argmax(axis=0), culprits).mean())
 
 
-def _host(frame: Frame, culprits: list[int], out: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> str | None:
-    """The host that the culprits share, if they are most of its workers and there are others to compare with."""
-    hosts = {frame.hosts[row] for row in culprits}
-    if len(culprits) < 2 or len(hosts) != 1:
-        return None
-    host = hosts.pop()
-    on_host = [row for row, name in enumerate(frame.hosts) if name == host]
-    elsewhere = sum(bool(out[row]) for row in range(frame.size) if frame.hosts[row] != host)
-    return host if len(culprits) > len(on_host) / 2 and len(on_host) < frame.size and elsewhere == 0 else None
+def _places(frame: Frame, culprits: Ints) -> list[tuple[Ints, list[str]]]:
+    """The culprits as places: hosts of which most workers are culprits together, the others one by one (many: as one).
+
+    With one host only, or one worker a host, a host cannot be told from its worker.
+    """
+    members: dict[str, list[int]] = {}
+    for row, host in enumerate(frame.hosts):
+        members.setdefault(host, []).append(row)
+    guilty = set(culprits.tolist())
+    hosts = sorted(
+        host
+        for host, rows in members.items()
+        if len(members) > 1 and len(rows) > 1 and sum(row in guilty for row in rows) > len(rows) / 2
+    )
+    on_hosts = np.array(sorted(row for host in hosts for row in members[host] if row in guilty), dtype=np.int64)
+    alone = np.setdiff1d(culprits, on_hosts)
+    places = [(on_hosts, hosts)] if hosts else []
+    parts = [alone] if alone.size > MAX_CULPRITS else list(alone[:, None])
+    return [*places, *((rows, []) for rows in parts if rows.size)]
 
 
 def _finding(
     frame: Frame,
     scores: _Scores,
     rows: Ints,
+    culprits: Ints,
     share: float,
+    explained: float,
     agreement: float,
-    step_us: float,
     settings: LocalizeSettings,
     *,
-    host: str | None = None,
-    explained: float | None = None,
+    hosts: list[str],
 ) -> Finding:
-    lead = int(rows[np.argmax(scores.share[rows])])
-    peers = np.flatnonzero((frame.cls == frame.cls[lead]) & ~np.isin(np.arange(frame.size), rows))
+    lead = int(rows[np.argmax(scores.excess_us[rows])])
+    peers = np.flatnonzero((frame.cls == frame.cls[lead]) & ~np.isin(np.arange(frame.size), culprits))
     excess = float(scores.excess_us[lead])
     grown = grown_functions(frame, lead, peers, max(FUNCTION_SHARE * excess, 0.0))
     subject = f"rank {int(frame.ranks[lead])}"
@@ -182,13 +182,13 @@ def _finding(
     ]  # fmt: skip
     evidence += function_evidence(frame, lead, peers, grown, RULE)
     return Finding(
-        cls="host" if host is not None else "worker",
+        cls="host" if hosts else "worker",
         ranks=frame.ranks[rows],
         explains=min(share, 1.0),
-        confidence=_confidence(frame, scores, lead, explained or share, agreement, settings),
+        confidence=_confidence(frame, scores, lead, explained, agreement, settings),
         functions=[g.label for g in grown],
         evidence=evidence,
-        hosts=[host] if host is not None else sorted({frame.hosts[row] for row in rows.tolist()}),
+        hosts=hosts or sorted({frame.hosts[row] for row in rows.tolist()}),
     )
 
 

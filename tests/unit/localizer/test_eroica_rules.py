@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import pytest
+from scenes import STEPS, Scene, steady, stuck
+
+from eroica.localizer.core import LocalizerCore
+from eroica.localizer.frame import build_frame
+from eroica.localizer.waiting import measure
+from eroica.localizer.walk import walk
+from eroica.schemas.outputs import InputRef
+from eroica.schemas.settings import LocalizeSettings
+from eroica.schemas.verdicts import Verdict
+
+pytestmark = pytest.mark.unit
+
+SETTINGS = LocalizeSettings()
+BASE_US = 50_000.0
+
+
+def judge(scene: Scene, settings: LocalizeSettings = SETTINGS) -> Verdict:
+    core = LocalizerCore(settings)
+    outputs = [o for at, chunk in enumerate(scene.chunks()) for o in core.feed(chunk, InputRef("groups", 0, at))]
+    assert len(outputs) == 1
+    verdict = outputs[0].message
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
+def accused(verdict: Verdict) -> list[tuple[str, str]]:
+    return [(cause.class_, cause.suspects.ranks) for cause in verdict.causes]
+
+
+# A in tensor group (0,1) is late, so 1 is late in the data group (1,3), so 3 waits: 1 is innocent.
+CASCADE = [(0, 1), (2, 3), (4, 5), (6, 7), (1, 3, 5, 7), (0, 2, 4, 6)]
+
+
+@pytest.mark.parametrize(
+    ("scene", "causes", "waiters"),
+    [
+        (  # two hosts at once, and a worker elsewhere
+            Scene(32, steady(BASE_US, dict.fromkeys([*range(4, 12), 30], 1.6)), hosts=lambda r: f"host-{r // 4}"),
+            [("host", "4-11"), ("worker", "30")],
+            "0-3,12-29,31",
+        ),
+        (Scene(4, steady(BASE_US, {2: 1.6})), [("worker", "2")], "0-1,3"),
+        (Scene(4, steady(BASE_US, {2: 2.5})), [("worker", "2")], "0-1,3"),
+        (Scene(64, steady(BASE_US, {40: 1.5}, noise=0.02)), [("worker", "40")], "0-39,41-63"),
+        (Scene(8, steady(BASE_US, {0: 1.8}), communicators=CASCADE), [("worker", "0")], "1-7"),
+        (
+            Scene(16, steady(BASE_US, dict.fromkeys(range(8), 1.6) | {}), hosts=lambda r: f"host-{r // 4}"),
+            [],
+            "",
+        ),  # half of the job: nobody knows which half is right
+        (
+            Scene(32, steady(BASE_US, dict.fromkeys(range(4, 8), 1.6)), hosts=lambda r: f"host-{r // 4}"),
+            [("host", "4-7")],
+            "0-3,8-31",
+        ),
+    ],
+)
+def test_the_culprit_is_told_from_those_who_wait(scene: Scene, causes: list[tuple[str, str]], waiters: str) -> None:
+    verdict = judge(scene)
+    assert accused(verdict) == causes
+    assert verdict.waiters.ranks == waiters
+    assert verdict.status == ("culprit_found" if causes else "no_fault_found")
+
+
+def test_the_function_that_grew_and_its_figures_are_named() -> None:
+    verdict = judge(Scene(4, steady(BASE_US, {2: 2.0})))
+    cause = verdict.causes[0]
+    assert cause.functions == ["work_0 < main"]
+    function = next(e for e in cause.evidence if e.kind == "function")
+    assert (function.value, function.expected, function.score) == (100.0, 50.0, 2.0)
+    assert cause.explains == pytest.approx(1.0, abs=0.02)
+    assert verdict.impact.slowdown == pytest.approx(101.0 / 51.0, rel=0.05)
+    assert cause.isolation_group.ranks == "0-3"
+
+
+def test_two_culprits_that_take_turns_in_being_last_are_both_named() -> None:
+    base = steady(BASE_US, {})
+
+    def own(rank: int, step: int, at: int) -> float:
+        # Both are slow in each step; who is slower alternates.
+        return base(rank, step, at) * {3: 1.8 if step % 2 else 1.6, 5: 1.6 if step % 2 else 1.8}.get(rank, 1.0)
+
+    found = accused(judge(Scene(16, own)))
+    assert sorted(found) == [("worker", "3"), ("worker", "5")]
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 64])
+def test_a_healthy_noisy_job_accuses_nobody(ranks: int) -> None:
+    wrong = [
+        (seed, noise)
+        for noise in (0.02, 0.1, 0.2)
+        for seed in range(70 if ranks < 64 else 20)
+        if accused(judge(Scene(ranks, steady(BASE_US, {}, noise=noise, seed=seed))))
+    ]
+    assert wrong == []
+
+
+def test_a_heavy_stage_is_no_workers_fault() -> None:
+    # Ranks 4-7 are a stage that takes twice as long: compared within their role, none of them is the odd one.
+    verdict = judge(Scene(8, steady(BASE_US, dict.fromkeys(range(4, 8), 2.0)), classes={"pp0": range(4), "pp1": range(4, 8)}))
+    assert not [c for c in verdict.causes if c.suspects.ranks]
+
+
+def test_a_pause_that_wanders_from_rank_to_rank_is_nobodys_fault() -> None:
+    base = steady(BASE_US, {})
+    verdict = judge(Scene(8, lambda rank, step, at: base(rank, step, at) * (2.0 if rank == step else 1.0)))
+    assert not [c for c in verdict.causes if c.suspects.ranks]
+
+
+def test_missing_ranks_lower_confidence_and_are_listed() -> None:
+    whole = judge(Scene(8, steady(BASE_US, {2: 1.8})))
+    part = judge(Scene(8, steady(BASE_US, {2: 1.8}), absent=(5, 6)))
+    assert accused(part) == [("worker", "2")]
+    assert (part.coverage.received, part.coverage.expected, part.coverage.missing) == (6, 8, "5-6")
+    assert part.causes[0].confidence < whole.causes[0].confidence
+    assert any("lack members" in note for note in part.coverage.notes)
+
+
+def test_a_missing_culprit_does_not_make_somebody_else_guilty() -> None:
+    verdict = judge(Scene(8, steady(BASE_US, {2: 1.8}), absent=(2,)))
+    assert accused(verdict) == []
+
+
+def test_too_little_is_said_to_be_too_little() -> None:
+    verdict = judge(Scene(8, steady(BASE_US, {2: 1.8}), absent=(0, 3, 4, 5, 6)))
+    assert (verdict.status, verdict.causes) == ("insufficient_data", [])
+    assert judge(Scene(2, steady(BASE_US, {1: 1.8}))).causes == []  # of two, nobody knows which is right
+
+
+@pytest.mark.parametrize(
+    ("threads", "status", "ranks"),
+    [
+        (dict.fromkeys(range(8), "main;train;all_reduce") | {5: "main;train;next;queue_put"}, "culprit_found", "5"),
+        (dict.fromkeys(range(8), "main;train;all_reduce"), "no_fault_found", ""),
+        ({r: f"main;train;f{'abcdefgh'[r]}" for r in range(8)}, "no_fault_found", ""),
+        ({0: "main;a", 1: "main;b"}, "insufficient_data", ""),
+    ],
+)
+def test_stacks_of_a_stuck_job(threads: dict[int, str], status: str, ranks: str) -> None:
+    [output] = LocalizerCore(SETTINGS).feed(stuck(threads), InputRef("groups", 0, 0))
+    verdict = output.message
+    assert isinstance(verdict, Verdict)
+    assert verdict.status == status
+    assert "".join(c.suspects.ranks for c in verdict.causes) == ranks
+    assert all(c.class_ == "hang" for c in verdict.causes)
+
+
+def test_blame_is_conserved() -> None:
+    frame = build_frame(
+        Scene(16, steady(BASE_US, {3: 1.5}, noise=0.1), communicators=[range(8), range(8, 16), range(16)]).chunks()
+    )
+    waiting = measure(frame)
+    blame = walk(frame, waiting)
+    assert blame.steps.tolist() == list(range(STEPS))
+    told = float(blame.kept.sum()) + blame.unexplained_us + blame.before_window_us
+    assert told == pytest.approx(waiting.total_us, rel=0.01)
