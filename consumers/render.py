@@ -69,7 +69,7 @@ def _cause(number: int, cause: Cause) -> RenderableType:
     _row(table, "suspects", _suspects(cause))
     group = cause.isolation_group
     _row(table, "within", f"{one_line(group.kind, 80)}, ranks {_ranks(group.ranks)}")
-    for position, function in enumerate(cause.functions[:MAX_FUNCTIONS]):
+    for position, function in enumerate(list(dict.fromkeys(cause.functions))[:MAX_FUNCTIONS]):
         _row(table, "in" if position == 0 else "", clean(function, 300))
     _row(table, "do", f"{cause.action.kind}: {clean(cause.action.text, 600)}")
     if cause.action.playbook:

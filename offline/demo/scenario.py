@@ -22,7 +22,7 @@ SETTINGS = (
     "detect.degradation_ratio=1.3",
     "detect.spike_confirm=6",
     "detect.cooldown_ms=10000",
-    "detect.lead_ms=2000",
+    "detect.lead_ms=3000",
     "detect.budget_share=0.05",
     "detect.deadline_ms=45000",
 )
