@@ -1,0 +1,115 @@
+"""Where the messages of a simulated job go: a recording that ``eroica replay`` takes, or a broker."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from eroica.bus import BusProducer, Headers, Incoming, cloudevent_headers, ensure_topics
+from eroica.bus.config import full_name
+from eroica.bus.producer import wait_delivered
+from eroica.offline.record import RECORDED_SETTINGS
+from eroica.offline.writer import RecordingWriter
+from eroica.schemas.codec import encode
+from eroica.schemas.errors import BrokerError, UsageError
+from eroica.schemas.ids import stable_id
+from eroica.schemas.outputs import Output
+from eroica.schemas.settings import EroicaSettings, KafkaSettings
+from eroica.schemas.topics import TOPICS
+
+LABELS = "labels.json"
+FULL_QUEUE_S = 60.0
+DELIVERY_S = 60.0
+PROGRESS_EVERY = 500
+
+
+def write_recording(
+    outputs: Iterable[Output],
+    directory: Path,
+    *,
+    job: str,
+    labels: dict[str, Any],
+    settings: EroicaSettings,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> dict[str, int]:
+    """Write *outputs* as a recording of *job* into an empty folder, and the truth beside it; returns messages by topic.
+
+    A key's partition is CRC-32 modulo their number, as librdkafka's default partitioner has it.
+
+    :raises UsageError: the folder holds something.
+    """
+    if directory.exists() and any(directory.iterdir()):
+        raise UsageError("the folder is not empty", where=str(directory), do="name another one")
+    kept = {name: getattr(settings, name).model_dump(mode="json") for name in RECORDED_SETTINGS}
+    writer = RecordingWriter(directory, job=job, prefix=settings.kafka.prefix, settings=kept)
+    offsets: dict[tuple[str, int], int] = {}
+    for spec in TOPICS.values():
+        writer.note_partitions(spec.name, spec.partitions)
+    for count, output in enumerate(outputs, 1):
+        topic, key = output.topic, output.key.encode()
+        partition = zlib.crc32(key) % TOPICS[topic].partitions
+        offset = offsets.get((topic, partition), 0)
+        offsets[topic, partition] = offset + 1
+        raw = encode(output.message)
+        record = Incoming(
+            topic, partition, offset, key, raw, _headers(output, f"{topic}/{partition}/{offset}"), output.event_time_us // 1_000
+        )
+        writer.add(topic, record)
+        writer.passed(topic, partition, offset)
+        if count % PROGRESS_EVERY == 0:
+            on_progress(count)
+    writer.close()
+    (directory / LABELS).write_bytes(orjson.dumps(labels, option=orjson.OPT_INDENT_2) + b"\n")
+    return writer.counts()
+
+
+def send_to_broker(
+    outputs: Iterable[Output],
+    settings: KafkaSettings,
+    *,
+    on_progress: Callable[[int], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, int]:
+    """Send *outputs* to the topics, which are made if needed; returns messages by topic.
+
+    :raises BrokerError: the broker is away, or messages stay undelivered.
+    """
+    ensure_topics(settings)
+    counts: dict[str, int] = {}
+    with BusProducer(settings, "eroica-simulate") as producer:
+        for count, output in enumerate(outputs, 1):
+            _send(producer, output, full_name(settings, output.topic), count, clock, sleep)
+            counts[output.topic] = counts.get(output.topic, 0) + 1
+            if count % PROGRESS_EVERY == 0:
+                on_progress(count)
+        wait_delivered(producer, DELIVERY_S)
+    return counts
+
+
+def _send(
+    producer: BusProducer, output: Output, topic: str, number: int, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
+    raw, deadline = encode(output.message), clock() + FULL_QUEUE_S
+    headers = _headers(output, str(number))
+    while not producer.send(
+        topic, key=output.key.encode(), value=raw, headers=headers, timestamp_ms=output.event_time_us // 1_000
+    ):
+        if clock() > deadline:
+            raise BrokerError("the broker does not take messages", where=topic, do="check that it is up")
+        sleep(0.05)
+
+
+def _headers(output: Output, place: str) -> Headers:
+    kind = type(output.message).__struct_config__.tag
+    return cloudevent_headers(
+        event_type=f"io.eroica.{kind}",
+        source="/simulator",
+        event_id=stable_id("sim", output.topic, output.key, place),
+        time_ms=output.event_time_us // 1_000,
+    )

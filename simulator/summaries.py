@@ -1,0 +1,269 @@
+"""Behaviour summaries of all ranks of a run, block by block, so that memory does not grow with the world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from eroica.schemas.control import ProfileRequest
+from eroica.schemas.ranks import RankArray
+from eroica.schemas.summaries import Communicator, FunctionPattern, Pause, Slot, StepRecord, Summary
+from eroica.simulator.channels import Channel, Channels
+from eroica.simulator.effects import Effects, FloatArray
+from eroica.simulator.engine import Engine, Run
+from eroica.simulator.functions import FAMILIES
+from eroica.simulator.identities import Identities
+from eroica.simulator.patterns import FunctionRows, Patterns
+from eroica.simulator.readings import metrics_of, readings
+
+__all__ = ["SummaryMaker", "Window"]
+
+BLOCK = 256
+"""Ranks whose arrays are in memory as Python numbers at once."""
+_PHASES = {"loading": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which steps of the run a rank profiled."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What is known of some lanes of a stage in some steps; arrays over places have shape (places, lanes, steps)."""
+
+    stage: int
+    lanes: RankArray
+    ranks: RankArray
+    ks: RankArray
+    window_us: FloatArray
+    start: list[list[list[float]]]
+    duration: list[list[list[float]]]
+    exposed: list[list[list[float]]]
+    hidden: list[list[bool]]
+    total: list[list[float]]
+    phases: list[list[dict[str, float]]]
+    step_start: list[list[float]]
+    step_us: list[list[float]]
+    functions: list[FunctionRows]
+    figures: list[dict[str, float]]
+    loading: FloatArray
+
+
+class SummaryMaker:
+    """Makes the summaries of one run for one request."""
+
+    def __init__(self, engine: Engine, run: Run, effects: Effects, request: ProfileRequest, seed: int) -> None:
+        scenario = engine.work.scenario
+        self._engine, self._run, self._effects, self._request = engine, run, effects, request
+        self._work = engine.work
+        self._patterns = Patterns(engine, run, effects, scenario.profile.sampling)
+        self.channels = Channels(engine.work, run.steps, scenario.profile.max_slot_values)
+        self._readings = readings(effects, seed)
+        self.identities = Identities(engine.work, request)
+
+    def summaries(self, ranks: RankArray, window: Window, clock_us: FloatArray, begin_us: float) -> Iterator[Summary]:
+        """Summaries of *ranks* (ascending) that all profiled *window*.
+
+        :param clock_us: offset of each rank's clock, shape (world,).
+        :param begin_us: true time at which the run's first step began.
+        """
+        for at in range(0, ranks.size, BLOCK):
+            some = ranks[at : at + BLOCK]
+            stages = self._work.stage_of[some]
+            done: dict[int, Summary] = {}
+            for stage in np.unique(stages).tolist():
+                mine = some[stages == stage]
+                for summary in self._of_block(self._block(stage, mine, window), window, clock_us, begin_us):
+                    done[summary.who.rank] = summary
+            for rank in some.tolist():
+                yield done[rank]
+
+    def _of_block(self, block: _Block, window: Window, clock_us: FloatArray, begin_us: float) -> Iterator[Summary]:
+        request, channels = self._request, self.channels.by_stage[block.stage]
+        first = request.start_step
+        for i, rank in enumerate(block.ranks.tolist()):
+            stacks: dict[str, int] = {}
+            patterns = [p for row in block.functions if (p := row.pattern(i, stacks)) is not None]
+            ended = (
+                begin_us + self._run.step_start[rank, window.end - 1] + self._run.step_us[rank, window.end - 1] + clock_us[rank]
+            )
+            pauses, paused = self._pauses(block, i, rank, stacks)
+            patterns = sorted([*patterns, *paused], key=lambda p: (-p.beta, p.name))
+            yield Summary(
+                who=self.identities.of(rank),
+                first_step=first + window.first,
+                last_step=first + window.end - 1,
+                window_us=round(float(block.window_us[i]), 1),
+                late_by_steps=window.first,
+                ended_at_us=int(ended),
+                steps=[
+                    StepRecord(
+                        step=first + int(k),
+                        start_us=block.step_start[i][n],
+                        duration_us=block.step_us[i][n],
+                        phases_us=block.phases[i][n],
+                    )
+                    for n, k in enumerate(block.ks.tolist())
+                ],
+                functions=patterns,
+                stacks=list(stacks),
+                communicators=self._communicators(block, i, channels, first),
+                pauses=pauses,
+                metrics=metrics_of(self._readings[:, rank].tolist()),
+                figures=block.figures[i],
+            )
+
+    def _communicators(self, block: _Block, i: int, channels: list[Channel], first: int) -> list[Communicator]:
+        out, at = [], 0
+        steps = [first + k for k in block.ks.tolist()]
+        lane = int(block.lanes[i])
+        for channel in channels:
+            name, kind, ranks, size = self.channels.identity(channel, block.stage, lane)
+            slots, left = [], []
+            for place in channel.places:
+                if place in channel.rest:
+                    left.append((place, block.total[at][i]))
+                else:
+                    slots.append(
+                        Slot(
+                            op=place.name,
+                            index=place.index,
+                            bytes=place.bytes,
+                            dtype="bfloat16",
+                            count=len(steps),
+                            total_us=block.total[at][i],
+                            step=steps,
+                            start_us=block.start[at][i],
+                            duration_us=block.duration[at][i],
+                            exposed_us=block.exposed[at][i] if block.hidden[at][i] else [],
+                        )
+                    )
+                at += 1
+            for op in sorted({place.name for place, _ in left}):
+                mine = [(place, total) for place, total in left if place.name == op]
+                total_us = round(sum(total for _, total in mine), 1)
+                slots.append(
+                    Slot(op=op, index=-1, count=len(mine) * len(steps), total_us=total_us, bytes=max(p.bytes for p, _ in mine))
+                )
+            out.append(Communicator(name=name, kind=kind, backend="nccl", ranks=ranks, size=size, slots=slots))
+        return out
+
+    def _pauses(self, block: _Block, i: int, rank: int, stacks: dict[str, int]) -> tuple[list[Pause], list[FunctionPattern]]:
+        """Recorded pauses, and the functions in which they show; loading is always one."""
+        loads = block.loading[i]
+        pauses = [
+            Pause(what="loader", count=loads.size, total_us=round(float(loads.sum()), 1), max_us=round(float(loads.max()), 1))
+        ]
+        functions = []
+        for pause in self._effects.pauses:
+            us = pause.us[rank, block.ks]
+            us = us[us > 0]
+            if us.size == 0:
+                continue
+            total, high = float(us.sum()), float(us.max()) / pause.calls
+            count = int(us.size) * pause.calls
+            pauses.append(Pause(what=pause.what, count=count, total_us=round(total, 1), max_us=round(high, 1)))
+            each = us / pause.calls
+            functions.append(
+                FunctionPattern(
+                    name=pause.function,
+                    category="python",
+                    stack=stacks.setdefault(pause.stack, len(stacks)),
+                    beta=round(total / float(block.window_us[i]), 5),
+                    mu=1.0,
+                    resource="critical_share",
+                    count=count,
+                    total_us=round(total, 1),
+                    exclusive_us=round(total, 1),
+                    mean_us=round(float(each.mean()), 1),
+                    p50_us=round(float(np.median(each)), 1),
+                    p90_us=round(float(np.quantile(each, 0.9)), 1),
+                    p99_us=round(float(np.quantile(each, 0.99)), 1),
+                    max_us=round(float(each.max()), 1),
+                    var_us2=round(float(each.var()), 1),
+                )
+            )
+        return pauses, functions
+
+    def _block(self, stage: int, ranks: RankArray, window: Window) -> _Block:
+        run, work, graph = self._run, self._work, self._work.step.graph
+        lanes = work.lane_of[ranks]
+        ks = np.arange(window.first, window.end)
+        channels = self.channels.by_stage[stage]
+        ops = np.array([p.op for c in channels for p in c.places], dtype=np.int64)
+        index = np.ix_(ops, lanes, ks)
+        start, duration = run.start[index].astype(np.float64), run.duration[index].astype(np.float64)
+        exposed = self._exposed(stage, ops, lanes, ks, start, duration)
+        step_us = run.step_us[np.ix_(ranks, ks)]
+        window_us = step_us.sum(axis=1)
+        own = {}
+        for number, family in enumerate(FAMILIES):
+            mine = np.flatnonzero((graph.stage == stage) & (self._engine.family == number))
+            own[_PHASES[family]] = run.duration[np.ix_(mine, lanes, ks)].astype(np.float64).sum(axis=0)
+        waiting = exposed.sum(axis=0)
+        waiting = np.minimum(waiting, np.maximum(step_us - sum(own.values()), 0.0))
+        functions = self._patterns.work(stage, lanes, ks, window_us)
+        functions += self._patterns.traffic(stage, lanes, ks, window_us, channels, exposed)
+        origin = run.step_start[np.ix_(ranks, ks)]
+        return _Block(
+            stage=stage,
+            lanes=lanes,
+            ranks=ranks,
+            ks=ks,
+            window_us=window_us,
+            start=start.round(1).tolist(),
+            duration=duration.round(1).tolist(),
+            exposed=exposed.round(1).tolist(),
+            hidden=np.asarray((exposed < duration - 0.5).any(axis=2)).tolist(),
+            total=duration.sum(axis=2).round(1).tolist(),
+            phases=_phases(own, waiting, step_us),
+            step_start=(origin - origin[:, :1]).round(1).tolist(),
+            step_us=step_us.round(1).tolist(),
+            functions=functions,
+            figures=_figures(own, duration, exposed, window_us),
+            loading=own["data"],
+        )
+
+    def _exposed(
+        self, stage: int, ops: RankArray, lanes: RankArray, ks: RankArray, start: FloatArray, duration: FloatArray
+    ) -> FloatArray:
+        """Part of each execution that the rank's own compute does not hide."""
+        graph, run = self._work.step.graph, self._run
+        busy = [FAMILIES.index(f) for f in ("forward", "backward", "optimizer")]
+        compute = np.flatnonzero((graph.stage == stage) & np.isin(self._engine.family, busy))
+        index = np.ix_(compute, lanes, ks)
+        low = run.start[index].astype(np.float64)
+        high = low + run.duration[index]
+        out: FloatArray = duration.copy()
+        for i, op in enumerate(ops.tolist()):
+            if self._work.traffic[op].beside:
+                end = start[i] + duration[i]
+                hidden = np.minimum(high, end) - np.maximum(low, start[i])
+                out[i] -= np.clip(hidden, 0.0, None).sum(axis=0)
+        return np.clip(out, 0.0, None)
+
+
+def _phases(own: dict[str, FloatArray], waiting: FloatArray, step_us: FloatArray) -> list[list[dict[str, float]]]:
+    idle = np.maximum(step_us - sum(own.values()) - waiting, 0.0)
+    columns = {**{name: v.round(1).tolist() for name, v in own.items()}, "comm_wait": waiting.round(1).tolist()}
+    columns["idle"] = idle.round(1).tolist()
+    ranks, steps = step_us.shape
+    return [[{name: column[i][k] for name, column in columns.items()} for k in range(steps)] for i in range(ranks)]
+
+
+def _figures(
+    own: dict[str, FloatArray], duration: FloatArray, exposed: FloatArray, window_us: FloatArray
+) -> list[dict[str, float]]:
+    compute = sum(own[p].sum(axis=1) for p in ("forward", "backward", "optimizer")) / window_us
+    collective = duration.sum(axis=(0, 2)) / window_us
+    free = exposed.sum(axis=(0, 2)) / window_us
+    overlap = 1.0 - np.divide(free, collective, out=np.ones_like(free), where=collective > 0)
+    table = np.stack([compute, collective, free, overlap], axis=1).round(4).tolist()
+    names = ("compute_share", "collective_share", "exposed_collective_share", "overlap_share")
+    return [dict(zip(names, row, strict=True)) for row in table]
