@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,9 @@ from eroica.schemas.groups import FunctionName
 from eroica.schemas.verdicts import Evidence
 
 WAITING_CATEGORY = "collective"
+LABEL_FRAMES = 3
+"""Innermost frames that name a function to a person."""
+_BUILT_IN = re.compile(r"^<built-in (?:function|method) ([^>]*)>$")
 SPECIFIC = {"python": 0, "compute": 1, "memory": 1, "collective": 2}
 """Whose name helps an engineer most: the user's own code first."""
 
@@ -20,7 +24,8 @@ SPECIFIC = {"python": 0, "compute": 1, "memory": 1, "collective": 2}
 class Grown:
     """A function that takes longer on a worker than on its peers. Times in µs per step, on the critical path."""
 
-    function: FunctionName
+    label: str
+    category: str
     value_us: float
     usual_us: float
 
@@ -28,12 +33,6 @@ class Grown:
     def excess_us(self) -> float:
         """How much longer."""
         return self.value_us - self.usual_us
-
-    @property
-    def label(self) -> str:
-        """Its name, with the innermost frames of its stack where it has one."""
-        frames = [frame for frame in self.function.stack.split(";") if frame]
-        return " < ".join(reversed(frames[-3:])) if frames else self.function.name
 
 
 def exclusive_table(frame: Frame, rows: Ints) -> Floats:
@@ -52,14 +51,28 @@ def grown_functions(frame: Frame, row: int, peers: Ints, least_us: float, most: 
     if not frame.functions or peers.size == 0:
         return []
     own = exclusive_table(frame, np.array([row]))[0]
-    usual = np.median(exclusive_table(frame, peers), axis=0)
+    others = exclusive_table(frame, peers)
+    # Calls from several places that end in the same frames are one thing to a person.
+    columns: dict[tuple[str, str], list[int]] = {}
+    for i, function in enumerate(frame.functions):
+        if function.category != WAITING_CATEGORY:
+            columns.setdefault((function_label(function), function.category), []).append(i)
     found = [
-        Grown(function, float(own[i]), float(usual[i]))
-        for i, function in enumerate(frame.functions)
-        if function.category != WAITING_CATEGORY and own[i] - usual[i] >= least_us
+        Grown(label, category, float(own[which].sum()), float(np.median(others[:, which].sum(axis=1))))
+        for (label, category), which in columns.items()
     ]
-    found.sort(key=lambda g: (-round(g.excess_us, 3), SPECIFIC.get(g.function.category, 3), g.function.name, g.function.stack))
+    found = [g for g in found if g.excess_us >= least_us]
+    found.sort(key=lambda g: (-round(g.excess_us, 3), SPECIFIC.get(g.category, 3), g.label))
     return found[:most]
+
+
+def function_label(function: FunctionName) -> str:
+    """Its name, and the innermost frames of its stack where it has one: ``sleep < job.py(66): read_sample < …``."""
+    frames = [frame for frame in function.stack.split(";") if frame]
+    name = _BUILT_IN.sub(r"\1", function.name)
+    if frames and frames[-1] != function.name:
+        frames.append(name)
+    return " < ".join(reversed(frames[-LABEL_FRAMES:])) if frames else name
 
 
 def function_evidence(frame: Frame, row: int, peers: Ints, grown: list[Grown], rule: str) -> list[Evidence]:

@@ -8,10 +8,11 @@ from eroica.schemas.verdicts import Cause, Status
 
 MAX_NAME = 100
 _CLASS_WORDS = {
-    "worker": "is slow",
-    "host": "are slow, all of one host",
-    "hang": "stand elsewhere than the rest of the stuck job",
+    "worker": ("is slow", "are slow"),
+    "host": ("is slow as its host is", "are slow, and are most of their host"),
+    "hang": ("stands elsewhere than the rest of the stuck job", "stand elsewhere than the rest of the stuck job"),
 }
+"""Of one rank, of several."""
 
 
 def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judgement) -> str:
@@ -20,11 +21,13 @@ def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judge
     covered = f"{frame.size or len(frame.stacks)} of {frame.expected.size} ranks"
     if status == "culprit_found":
         root = causes[0]
-        who = f"rank {root.suspects.ranks}" if root.suspects.ranks.isdigit() else f"ranks {root.suspects.ranks}"
+        one = root.suspects.ranks.isdigit()
+        who = f"{'rank' if one else 'ranks'} {root.suspects.ranks[:MAX_NAME]}"
         on = f" on {', '.join(root.suspects.hosts[:3])}" if root.suspects.hosts else ""
         doing = f" in {root.functions[0][:MAX_NAME]}" if root.functions else ""
         more = f"; {len(causes) - 1} more" if len(causes) > 1 else ""
-        word = _CLASS_WORDS.get(root.class_, f"show {root.class_}")
+        single, several = _CLASS_WORDS.get(root.class_, (f"shows {root.class_}", f"show {root.class_}"))
+        word = single if one else several
         waits = "; the others wait" if judgement.waiters.size else ""
         return f"{job}: {who}{on} {word}{doing}{more}{waits} ({root.confidence:.0%} sure); {root.action.text}"
     if status == "shared_cause":
