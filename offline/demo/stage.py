@@ -39,6 +39,8 @@ class Stage:
     job: str
     arguments: list[str]
     """The settings as options for the processes."""
+    memory: Path
+    """A folder in memory-backed storage. Its path is short: a Unix socket's may have some hundred characters only."""
 
 
 def prepare(
@@ -75,7 +77,7 @@ def prepare(
     tell(f"{len(changes)} topics are made" if changes else "the topics are there")
     options = [*arguments, "--bootstrap", kafka.bootstrap, "--prefix", kafka.prefix]
     options += ["--set", f"agent.trace_directory={shared_memory}"]
-    return Stage(folder, staged, f"demo-{tag}" if external else "demo", options)
+    return Stage(folder, staged, f"demo-{tag}" if external else "demo", options, shared_memory)
 
 
 def start_all(stage: Stage, scenario: Scenario, processes: Processes, tell: Say) -> None:
@@ -86,14 +88,15 @@ def start_all(stage: Stage, scenario: Scenario, processes: Processes, tell: Say)
     data = folder / "data.f32"
     data.write_bytes(np.random.default_rng(7).random(DATA_BYTES // 4, dtype=np.float32).tobytes())
     eroica = [sys.executable, "-m", "eroica.cli.main"]
-    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    # What the processes leave in their temporary folder (locks, torchrun's logs) goes with ours.
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder / "work")}
     for service in SERVICES:
         extra = [] if service == "localize" else ["--workdir", str(folder / "work" / service)]
         processes.start(service, [*eroica, *stage.arguments, service, *extra], env)
     for host in HOSTS:
-        (folder / host).mkdir()
+        (stage.memory / host).mkdir()
         processes.start(
-            f"agent-{host}", [*eroica, *stage.arguments, "agent", "--host", host, "--runtime-dir", str(folder / host)], env
+            f"agent-{host}", [*eroica, *stage.arguments, "agent", "--host", host, "--runtime-dir", str(stage.memory / host)], env
         )
     tell(f"started {', '.join(SERVICES)}, and an agent on each of {' and '.join(HOSTS)}")
     port = free_port()
@@ -102,7 +105,7 @@ def start_all(stage: Stage, scenario: Scenario, processes: Processes, tell: Say)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node)]
         torchrun += ["--nproc-per-node", str(count), "--master-addr", LOOPBACK, "--master-port", str(port)]
         script = [str(JOB_SCRIPT), str(data), str(folder / "signals"), scenario.fault, str(scenario.fault_rank)]
-        hooked = [*eroica, "run", "--job", stage.job, "--host", host, "--runtime-dir", str(folder / host), "--"]
+        hooked = [*eroica, "run", "--job", stage.job, "--host", host, "--runtime-dir", str(stage.memory / host), "--"]
         processes.start(f"torchrun-{host}", [*hooked, *torchrun, *script], job_env)
     tell(f"started a DDP job of {scenario.ranks} ranks with: eroica run -- torchrun --nnodes 2 … job.py")
 
