@@ -30,7 +30,6 @@ from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.topics import message_key
 
 RANKS_PER_HOST = 8
-STEPS_PER_BATCH = 20
 STEP_US = 50_000
 GOAL = 500_000
 RUN_DETECT = (
@@ -55,13 +54,13 @@ class Result:
     cpus: int = os.cpu_count() or 1
 
 
-def batches(jobs: int, hosts: int, rounds: int) -> list[tuple[str, bytes, int]]:
+def batches(jobs: int, hosts: int, rounds: int, steps: int) -> list[tuple[str, bytes, int]]:
     """``(key, value, timestamp ms)`` in the order in which hosts would send; durations differ by less than a millisecond."""
     world = hosts * RANKS_PER_HOST
-    start_us = int(time.time() * 1_000_000) - rounds * STEPS_PER_BATCH * STEP_US
+    start_us = int(time.time() * 1_000_000) - rounds * steps * STEP_US
     made = []
     for turn in range(rounds):
-        sent = start_us + (turn + 1) * STEPS_PER_BATCH * STEP_US
+        sent = start_us + (turn + 1) * steps * STEP_US
         for job in range(jobs):
             name = f"bench-{job}"
             for host in range(hosts):
@@ -69,8 +68,8 @@ def batches(jobs: int, hosts: int, rounds: int) -> list[tuple[str, bytes, int]]:
                 ranks = [
                     RankIterations(
                         rank=rank,
-                        first_step=turn * STEPS_PER_BATCH,
-                        duration_us=[STEP_US + (rank * 37 + step * 11 + turn) % 997 for step in range(STEPS_PER_BATCH)],
+                        first_step=turn * steps,
+                        duration_us=[STEP_US + (rank * 37 + step * 11 + turn) % 997 for step in range(steps)],
                         ended_at_us=sent,
                         idle_us=1_000,
                         last_event="optimizer_exit",
@@ -144,15 +143,15 @@ def _ready_at(process: subprocess.Popen[bytes], log: object) -> float:
     raise SystemExit(f"detect did not start: {path.read_text()[-500:]}")
 
 
-def measure(jobs: int, hosts: int, rounds: int) -> Result:
+def measure(jobs: int, hosts: int, rounds: int, steps: int) -> Result:
     with KafkaCluster(1) as cluster:
         settings = KafkaSettings(bootstrap=cluster.bootstrap, prefix="bench.")
         ensure_topics(settings)
-        messages = batches(jobs, hosts, rounds)
+        messages = batches(jobs, hosts, rounds, steps)
         fill(settings, messages)
-        iterations = len(messages) * RANKS_PER_HOST * STEPS_PER_BATCH
+        iterations = len(messages) * RANKS_PER_HOST * steps
         consumer = bare_consumer_s(settings, len(messages))
-        detect, cpu = detect_s(settings, jobs, rounds * STEPS_PER_BATCH - 1)
+        detect, cpu = detect_s(settings, jobs, rounds * steps - 1)
     size = sum(len(value) for _, value, _ in messages) // len(messages)
     return Result(
         messages=len(messages), iterations=iterations, message_bytes=size, detect_s=detect, detect_per_s=iterations / detect,
@@ -165,18 +164,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--hosts", type=int, default=64, help="hosts of a job, 8 ranks each")
-    parser.add_argument("--rounds", type=int, default=200, help="batches of a host, 20 iterations each")
+    parser.add_argument("--rounds", type=int, default=200, help="batches of a host")
+    parser.add_argument(
+        "--steps", type=int, default=20, help="iterations of a rank in a batch: a second of a job with steps of 50 ms"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args()
     try:
-        result = measure(options.jobs, options.hosts, options.rounds)
+        result = measure(options.jobs, options.hosts, options.rounds, options.steps)
     except EroicaError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     if options.json:
         print(json.dumps(orjson.loads(orjson.dumps(asdict(result)))))
         return 0
-    shape = f"{RANKS_PER_HOST} ranks x {STEPS_PER_BATCH} iterations, {result.message_bytes} bytes each"
+    shape = f"{RANKS_PER_HOST} ranks x {options.steps} iterations, {result.message_bytes} bytes each"
     print(f"{result.messages} host batches of {shape}")
     print(f"detect (Faust, both hops):    {result.detect_per_s:12,.0f} worker iterations/s  ({result.detect_s:.1f} s)")
     print(f"  per CPU second of its own:  {result.detect_per_cpu_s:12,.0f} worker iterations    ({result.detect_cpu_s:.1f} s)")
