@@ -97,6 +97,8 @@ class Answers:
                 self._fail(who, f"the process {how}, so it cannot be profiled", now_us)
             else:
                 self._ask(request, worker, who, now_us)
+        if self._profiles:
+            self._metrics.sample(now_us, self._state.living_pids())
         _log.info(
             "request %s (%s, %s): %d ranks of job %s here", request.request, request.reason, request.mode, len(classes), run.job
         )
@@ -118,6 +120,7 @@ class Answers:
             self._fail(pending.who, "the process named a trace outside of its folder; it is not read", now_us)
             return
         end_us = answer.ended_wall_ns // 1_000 or now_us
+        self._metrics.sample(now_us, self._state.living_pids(), at_end=True)
         run = self._state.runs.get((pending.who.job, pending.who.run_id))
         problem = self._announcer.problem_of(run) if run is not None else ""
         task = Task(

@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 SAMPLES = 2_400
 """Samples kept: ten minutes at four a second."""
 SAMPLE_INTERVAL_US = 250_000
+SHORTEST_US = 40_000
+"""Below it the kernel's own ticks (10 ms) are too coarse."""
 UNITS = {
     "cpu_busy": "share",
     "cpu_steal": "share",
@@ -38,6 +40,7 @@ MAX_PROCESSES = 512
 class Sample:
     """Readings over the time since the sample before."""
 
+    since_us: int
     at_us: int
     values: dict[str, float]
 
@@ -64,20 +67,24 @@ class HostMetrics:
         self._samples: deque[Sample] = deque(maxlen=SAMPLES)
         self._former: Raw | None = None
 
-    def sample(self, now_us: int, pids: Iterable[int]) -> None:
-        """Take a sample if one is due. *pids*: the training processes; theirs and their children's work is the job's own."""
+    def sample(self, now_us: int, pids: Iterable[int], *, at_end: bool = False) -> None:
+        """Take a sample if one is due.
+
+        :param pids: the training processes; theirs and their children's work is the job's own.
+        :param at_end: a window has just ended: a sample is due sooner, so that a short one gets one at all.
+        """
         former = self._former
-        if former is not None and now_us - former.at_us < SAMPLE_INTERVAL_US:
+        if former is not None and now_us - former.at_us < (SHORTEST_US if at_end else SAMPLE_INTERVAL_US):
             return
         raw = self._read(now_us, list(pids))
         self._former = raw
         # After a long pause the difference would blur what came before the profile into it.
         if former is not None and raw.at_us - former.at_us < 20 * SAMPLE_INTERVAL_US:
-            self._samples.append(Sample(raw.at_us, difference(former, raw)))
+            self._samples.append(Sample(former.at_us, raw.at_us, difference(former, raw)))
 
     def window(self, start_us: int, end_us: int) -> tuple[Metric, ...]:
-        """Mean, lowest and highest of each reading in the window, in the order of ``UNITS``; none where nothing was sampled."""
-        inside = [s for s in self._samples if start_us <= s.at_us <= end_us + SAMPLE_INTERVAL_US]
+        """Mean, lowest and highest of the samples that overlap the window, in the order of ``UNITS``; none without samples."""
+        inside = [s for s in self._samples if s.at_us > start_us and s.since_us < end_us]
         found = []
         for name, unit in UNITS.items():
             values = [s.values[name] for s in inside if name in s.values]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from eroica.bus import Incoming, read_partitions
@@ -20,6 +21,8 @@ LOOK_BACK_MS = 120_000
 RETRY_S = 2.0
 MAX_ROWS = 100_000
 CLOSE_S = 3.0
+LOOK_S = 4.0
+"""A look at ``jobs`` takes at most this long: in a large installation the topic is never quiet, so its end is never met."""
 
 
 class ControlReader:
@@ -91,10 +94,13 @@ class JobsLookup:
 
     def _run(self, names: frozenset[str]) -> None:
         rows: dict[bytes, Row] = {}
+        deadline = time.monotonic() + LOOK_S
+
+        def stop() -> bool:
+            return self._stop.is_set() or time.monotonic() > deadline
+
         try:
-            for batch in read_partitions(
-                self._settings, "jobs", to_end=True, stop=self._stop.is_set, client_id=self._client_id, poll_s=0.05
-            ):
+            for batch in read_partitions(self._settings, "jobs", to_end=True, stop=stop, client_id=self._client_id, poll_s=0.05):
                 for record in batch:
                     self._take(record, names, rows)
         except EroicaError as error:

@@ -151,6 +151,9 @@ def hook_listens(directory: Path, pid: int) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(str(directory / f"hook-{pid}.sock"))
-        except OSError:
+        except (ConnectionRefusedError, FileNotFoundError):
             return False
+        except OSError:
+            # A hook's socket is connected to the agent's, so the kernel refuses everybody else (EPERM): it is there.
+            return True
     return True

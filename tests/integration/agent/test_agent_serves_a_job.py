@@ -1,0 +1,71 @@
+"""An agent beside a real job: what it did is on the topics, a profile becomes summaries, a stuck job gives its stacks."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from agent_kit import JobServer, RunningAgent, RunningJob, Topics, ask, until
+
+from eroica.schemas.settings import KafkaSettings
+from eroica.schemas.summaries import StackEvidence, Summary
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+Running = list[RunningAgent | RunningJob]
+
+
+def test_a_job_is_announced_reported_profiled_and_said_goodbye_to(
+    settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running
+) -> None:
+    agent = RunningAgent(tmp_path / "run", settings)
+    running.append(agent)
+    agent.wait_listening()
+    job = RunningJob(jobs, tmp_path / "run", "job-a", steps=400, step_s=0.02)
+    running.append(job)
+
+    announced = topics.whole("job-a", agent)
+    assert (announced.host, announced.world_size, announced.launcher) == ("host-a", 2, "env")
+    request = ask(settings, announced)
+    until(lambda: len(topics.messages("summaries")) == 2, 60, "both summaries", agent)
+    summaries = [m for m in topics.messages("summaries") if isinstance(m, Summary)]
+    assert len(summaries) == 2, topics.messages("summaries")
+    assert {m.who.rank for m in summaries} == {0, 1}
+    assert {m.who.request for m in summaries} == {request.request}
+    assert all(m.last_step - m.first_step + 1 == 3 for m in summaries)
+    assert all({"cpu_busy", "load1"} <= {metric.name for metric in m.metrics} for m in summaries)
+    assert {r.key for r in topics.records("summaries")} == {f"job-a/{request.request}/all".encode()}
+
+    job.finish()
+    until(lambda: topics.announcements("job-a")[-1].ended, 20, "the end is announced", agent)
+    assert agent.stop() == 0, agent.text()
+    steps = topics.steps_of("job-a")
+    for rank in (0, 1):
+        assert steps[rank] == sorted(set(steps[rank]))
+        assert len(steps[rank]) >= 380, "iterations are missing"
+    assert not list(tmp_path.glob("*eroica-traces-*")), "traces were left behind"
+
+
+def test_a_stuck_job_gives_its_stacks(settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running) -> None:
+    agent = RunningAgent(tmp_path / "run", settings)
+    running.append(agent)
+    agent.wait_listening()
+    go_on = tmp_path / "go-on"
+    job = RunningJob(jobs, tmp_path / "run", "job-s", steps=100, step_s=0.01, barrier=go_on)
+    running.append(job)
+    announced = topics.whole("job-s", agent)
+    until(lambda: topics.last_step("job-s") >= 48, 20, "the job stands still", agent)
+    ask(settings, announced, mode="stacks", steps=0, reason="blocked")
+    until(lambda: len(topics.messages("summaries")) == 2, 60, "stacks", agent)
+    for evidence in topics.messages("summaries"):
+        assert isinstance(evidence, StackEvidence)
+        if "no permission" in evidence.error:
+            pytest.skip(evidence.error)
+        assert evidence.error == ""
+        assert any("/MainThread/" in t and "stand_still_until (" in t for t in evidence.threads), evidence.threads
+        assert evidence.idle_us > 0
+        assert evidence.last_event in ("optimizer_exit", "iteration")
+    go_on.touch()
+    job.finish()
+    agent.signal(signal.SIGINT)
+    assert agent.process.wait(25) == 0

@@ -1,0 +1,144 @@
+"""Which requests are served, what a hook is told, and when a rank is given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from agent_unit_kit import MONO_NS, NOW_US, hello, iteration, request
+
+from eroica.producers.agent.counters import Counters
+from eroica.producers.agent.hoststate import HostState
+from eroica.producers.agent.profiles import (
+    FAREWELL_US,
+    MARGIN_US,
+    Pending,
+    Profiled,
+    Profiles,
+    deadline_us,
+    failure,
+    identity_of,
+    parse_profiled,
+    profile_command,
+)
+from eroica.producers.agent.requests import MAX_SEEN, RequestFilter, classes_of
+from eroica.producers.hook.command import parse_profile
+from eroica.schemas.errors import SchemaError
+from eroica.schemas.summaries import SummaryError
+
+pytestmark = pytest.mark.unit
+SECOND = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("issued_s_ago", "fields", "served"),
+    [
+        (0, {}, True),
+        (-30, {}, True),
+        (119, {}, True),
+        (121, {}, False),
+        (121, {"deadline_ms": 100_000}, True),
+        (86_400, {}, False),
+    ],
+)
+def test_a_request_is_served_unless_it_is_past(issued_s_ago: int, fields: dict[str, Any], served: bool) -> None:
+    counters = Counters()
+    one = request(issued_at_us=NOW_US - issued_s_ago * SECOND, **{"deadline_ms": 10_000, **fields})
+    assert RequestFilter(counters).accept(one, NOW_US) == served
+    assert counters["requests_past"] == (not served)
+
+
+def test_an_id_is_served_once_and_ids_take_bounded_memory() -> None:
+    counters = Counters()
+    once = RequestFilter(counters)
+    assert once.accept(request(), NOW_US)
+    assert not once.accept(request(steps=9), NOW_US)
+    assert counters["requests_repeated"] == 1
+    for number in range(3 * MAX_SEEN):
+        once.accept(request(request=f"r{number}"), NOW_US)
+    assert len(once._seen) == MAX_SEEN
+
+
+def test_each_rank_is_in_its_class() -> None:
+    one = request(classes={"pp0": "0-1", "pp1": "2,3"})
+    assert classes_of(one, [3, 0, 9]) == {0: "pp0", 3: "pp1"}
+
+
+@pytest.mark.parametrize("fields", [{"classes": {"all": "3-1"}}, {"classes": {"all": "x"}}, {"steps": 0}, {"duration_ms": 5}])
+def test_a_request_that_makes_no_sense_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError):
+        classes_of(request(**fields), [0])
+
+
+def test_the_hook_understands_the_command() -> None:
+    command = parse_profile(profile_command(request(start_step=120, with_stack=False), "/dev/shm/x", 60_000))
+    assert (command.request, command.start_step, command.steps, command.duration_ms) == ("req-1", 120, 3, 0)
+    assert (command.max_duration_ms, command.with_stack, command.directory) == (60_000, False, "/dev/shm/x")
+
+
+def state_with_a_worker() -> HostState:
+    state = HostState("h", 1_024, Counters())
+    state.hello(hello(), NOW_US, MONO_NS)
+    for step in range(100):
+        state.event(iteration(100, step, duration_us=SECOND))
+    return state
+
+
+def pending(deadline: int = NOW_US + 10 * SECOND) -> Pending:
+    run, worker = state_with_a_worker().runs["job", "run-1"], state_with_a_worker().runs["job", "run-1"].workers[0]
+    return Pending(identity_of(run, worker, "req-1", "all", "h"), deadline, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected_s"),
+    [
+        ({"start_step": 110}, 12 + 3),
+        ({"start_step": 0}, 2 + 3),
+        ({"start_step": 0, "steps": 0, "duration_ms": 20_000}, 2 + 20),
+        ({"start_step": 0, "steps": 1_000}, 2 + 60),
+    ],
+)
+def test_the_deadline_follows_the_ranks_own_pace(fields: dict[str, Any], expected_s: int) -> None:
+    worker = state_with_a_worker().runs["job", "run-1"].workers[0]
+    assert deadline_us(request(**fields), worker, 60_000, NOW_US) == NOW_US + 2 * expected_s * SECOND + MARGIN_US
+
+
+def test_a_profile_ends_in_exactly_one_way() -> None:
+    profiles = Profiles()
+    profiles.ask(pending())
+    answer = Profiled(pid=100, request="req-1", path="/x")
+    assert profiles.answered(Profiled(pid=101, request="req-1")) is None
+    assert profiles.overdue(NOW_US) == []
+    assert profiles.answered(answer) is not None
+    assert profiles.answered(answer) is None
+    assert profiles.overdue(NOW_US + 100 * SECOND) == []
+    profiles.ask(pending())
+    assert len(profiles.overdue(NOW_US + 10 * SECOND)) == 1
+    assert profiles.answered(answer) is None
+    assert len(profiles) == 0
+
+
+def test_a_process_that_ended_has_little_time_left() -> None:
+    profiles = Profiles()
+    profiles.ask(pending(NOW_US + 100 * SECOND))
+    profiles.farewell({100}, NOW_US)
+    assert profiles.overdue(NOW_US + FAREWELL_US) == []
+    profiles.farewell(set(), NOW_US)
+    assert len(profiles.overdue(NOW_US + FAREWELL_US)) == 1
+
+
+def test_a_failure_goes_where_the_summary_would_have_gone() -> None:
+    output = failure(pending().who, "x" * 9_999, NOW_US)
+    assert isinstance(output.message, SummaryError)
+    assert (output.topic, output.key) == ("summaries", "job/req-1/all")
+    assert len(output.message.error) == 500
+    assert output.message.who.pid == 100
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{}, {"pid": 1}, {"pid": "1", "request": "r"}, {"pid": 1, "request": ""}, {"pid": 1, "request": "r", "late_by": -1},
+     {"pid": 1, "request": "r", "path": "x" * 5_000}, {"pid": 1, "request": "r", "blocked_ms": "long"}],
+)  # fmt: skip
+def test_an_answer_that_cannot_be_is_none(message: dict[str, Any]) -> None:
+    assert parse_profiled(message) is None

@@ -1,0 +1,105 @@
+"""The socket and the directory around it: one owner, whatever the former one left behind."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eroica.producers.agent.liveness import ProcessWatch
+from eroica.producers.agent.server import DatagramServer, Directory, hook_listens
+from eroica.producers.hook.sender import Sender
+from eroica.schemas.errors import UsageError
+
+pytestmark = pytest.mark.unit
+
+
+def test_every_datagram_comes_in_order_and_commands_go_back(tmp_path: Path) -> None:
+    inbox: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
+    server = DatagramServer(tmp_path, inbox.put)
+    sender = Sender(4242, tmp_path)
+    sent = 0
+    while sent < 200:
+        sent += sender.message({"n": sent}, sent * 10**10)
+    got: list[bytes] = []
+    while len(got) < 200:
+        got += inbox.get(timeout=10)
+    assert got == [b'{"n":%d}' % n for n in range(200)]
+    assert server.command(4242, {"kind": "profile"}) is True
+    assert sender.receive() == {"kind": "profile"}
+    assert hook_listens(tmp_path, 4242)
+    outcomes = [server.command(4242, {"n": n}) for n in range(10_000)]
+    assert outcomes[-1] is False, "a full socket must be told from an absent one"
+    sender.close()
+    assert server.command(4242, {"kind": "profile"}) is None
+    assert not hook_listens(tmp_path, 4242)
+    server.close()
+    assert not (tmp_path / "agent.sock").exists()
+
+
+def test_the_socket_of_a_dead_agent_is_replaced(tmp_path: Path) -> None:
+    dead = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    dead.bind(str(tmp_path / "agent.sock"))
+    dead.close()
+    inbox: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
+    server = DatagramServer(tmp_path, inbox.put)
+    Sender(1, tmp_path).message({"a": 1}, 10**10)
+    assert inbox.get(timeout=10) == [b'{"a":1}']
+    server.close()
+
+
+def test_a_second_agent_on_one_directory_is_one_clear_error(tmp_path: Path) -> None:
+    first = Directory(tmp_path / "run")
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    code = (
+        "import sys; from pathlib import Path; from eroica.producers.agent.server import Directory\n"
+        "from eroica.schemas.errors import UsageError\n"
+        "try: Directory(Path(sys.argv[1]))\n"
+        "except UsageError as error: print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, check=True)
+    assert f"pid {os.getpid()}" in said.stdout
+    assert str(tmp_path / "run") in said.stdout and "--runtime-dir" in said.stdout
+    first.release()
+    Directory(tmp_path / "run").release()
+
+
+@pytest.mark.parametrize("kind", ["too long", "a file", "open to all"])
+def test_a_directory_that_will_not_do_is_one_clear_error(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ("x" * 90 if kind == "too long" else "run")
+    if kind == "a file":
+        path.touch()
+    if kind == "open to all":
+        path.mkdir()
+        path.chmod(0o777)
+    with pytest.raises(UsageError, match=path.name[:10]):
+        Directory(path)
+
+
+def test_a_process_is_known_by_its_start_time_and_an_unseen_one_by_its_socket() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    listening = {2**22 + 7}
+    watch = ProcessWatch(lambda pid: pid in listening)
+    for pid in (child.pid, 2**22 + 7):
+        watch.met(pid)
+    assert watch.gone([child.pid, 2**22 + 7]) == []
+    child.communicate(b"\n")
+    listening.clear()
+    assert watch.gone([child.pid, 2**22 + 7]) == [child.pid, 2**22 + 7]
+
+
+def test_a_pid_that_is_used_again_is_not_the_old_process(tmp_path: Path) -> None:
+    stat = tmp_path / "77" / "stat"
+    stat.parent.mkdir()
+    line = "77 (a) b) R 1 1 1 0 -1 4194304 1 0 0 0 1 1 0 0 20 0 1 0 {} 1 1\n"
+    stat.write_text(line.format(5_000))
+    watch = ProcessWatch(lambda _: True, proc=tmp_path)
+    watch.met(77)
+    assert watch.gone([77]) == []
+    stat.write_text(line.format(6_000))
+    assert watch.gone([77]) == [77]
