@@ -11,7 +11,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -70,7 +69,8 @@ class Localizer:
         self._transactor = Transactor(settings.kafka, transactional_id)
         self._limit = DeadLetterLimit()
         self._known: frozenset[tuple[str, int]] = frozenset()
-        self._read_back_ms = int(time.time() * 1_000) - settings.localize.history_ms
+        self._published_to: dict[int, int] = {}
+        """Partition of verdicts → offset up to which the published ones are known."""
         self._core = LocalizerCore(settings.localize)
         self._committed: dict[tuple[str, int], int] = {}
 
@@ -106,16 +106,19 @@ class Localizer:
             self._committed.pop((topic, partition), None)
 
     def _know_published(self) -> None:
+        """All that is on the topic, by offset and not by time: the records carry the time of clocks that may be wrong."""
         for batch in read_partitions(
-            self._settings.kafka, "verdicts", start=self._read_back_ms, to_end=True, client_id="eroica-localize-readback"
+            self._settings.kafka, "verdicts", start=self._published_to, to_end=True, client_id="eroica-localize-readback"
         ):
             for record in batch:
+                self._published_to[record.partition] = record.offset + 1
                 with contextlib.suppress(SchemaError):
                     self._core.mark_published(decode_as(Verdict, record.value, record.where).request.id)
 
     def _start_over(self, consumer: GroupConsumer) -> None:
         self._core = LocalizerCore(self._settings.localize)
         self._committed.clear()
+        self._published_to.clear()
         self._know_published()
         consumer.rewind()
 

@@ -79,7 +79,11 @@ class DetectSettings(Section):
     spike_confirm: int = Field(3, gt=0, description="spikes within a window before a request; one spike is anybody's")
     blocked_factor: float = Field(5.0, gt=1, description="silence in mean iterations ([P] 5)")
     blocked_floor_ms: int = Field(30_000, gt=0, description="and at least this long: a checkpoint is no hang")
-    cooldown_ms: int = Field(600_000, ge=0, description="after a request nothing more is asked for this job for so long")
+    cooldown_ms: int = Field(
+        600_000,
+        ge=0,
+        description="after a request nothing more is asked for this job for so long, for the same or a lesser reason",
+    )
     budget_share: float = Field(0.002, gt=0, le=1, description="profiled share of a job's iterations (dormant >= 99.8 %)")
     budget_min_steps: int = Field(20, ge=0, description="profiled steps that are always allowed")
     warmup: int = Field(10, ge=0, description="first iterations of a launch that count for nothing (compilation, caches)")
@@ -122,7 +126,6 @@ class LocalizeSettings(Section):
     min_explained: float = Field(0.5, ge=0, le=1, description="share of the waiting that a culprit must explain")
     min_step_agreement: float = Field(0.5, ge=0, le=1, description="share of the steps in which the culprit keeps most blame")
     accuse_confidence: float = Field(0.5, ge=0, le=1, description="below it nobody is accused")
-    history_ms: int = Field(86_400_000, gt=0, description="verdicts read back at the start, so that none is published twice")
 
 
 class EroicaSettings(BaseSettings):

@@ -1,0 +1,190 @@
+"""The localizer as a real process on real brokers: one verdict a request, whoever is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from scenes import Scene, steady
+
+from eroica.bus import BusProducer, Incoming, ensure_topics, read_partitions
+from eroica.bus.producer import wait_delivered
+from eroica.localizer.core import LocalizerCore
+from eroica.schemas.codec import decode_as, encode
+from eroica.schemas.groups import GroupChunk
+from eroica.schemas.outputs import InputRef
+from eroica.schemas.settings import KafkaSettings, LocalizeSettings
+from eroica.schemas.topics import message_key
+from eroica.schemas.verdicts import Verdict
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+RUN = (
+    "import sys; from eroica.schemas.settings import load_settings; from eroica.localizer.service import run_localizer; "
+    "sys.exit(run_localizer(load_settings()))"
+)
+DEADLINE_S = 90.0
+CLASSES = {"pp0": range(4), "pp1": range(4, 8)}
+
+
+class Broker(Protocol):
+    @property
+    def bootstrap(self) -> str: ...
+
+
+class Bench:
+    """A prefix of its own, its topics, a producer, and localizers as processes."""
+
+    def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
+        self.settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
+        self.folder = folder
+        ensure_topics(self.settings)
+        self.producer = BusProducer(self.settings, "test")
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def localizer(self) -> subprocess.Popen[bytes]:
+        """Start one and wait until it has partitions."""
+        log = self.folder / f"localizer-{len(self.processes)}.log"
+        env = os.environ | {
+            "EROICA_KAFKA__BOOTSTRAP": self.settings.bootstrap,
+            "EROICA_KAFKA__PREFIX": self.settings.prefix,
+            "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "6000"}',
+            "TMPDIR": str(self.folder),
+        }
+        with log.open("wb") as file:
+            process = subprocess.Popen([sys.executable, "-c", RUN], env=env, stderr=file)
+        self.processes.append(process)
+        until(lambda: " ready " in log.read_text() or process.poll() is not None, lambda: "not ready: " + log.read_text())
+        assert process.poll() is None, log.read_text()
+        return process
+
+    def send(self, chunk: GroupChunk) -> None:
+        key = message_key(chunk.job, chunk.request.request)
+        assert self.producer.send("groups", key=key, value=encode(chunk))
+
+    def verdicts(self, at_least: int) -> list[Incoming]:
+        """All committed records on the topic once there are enough; a second look finds what came twice."""
+        end = time.monotonic() + DEADLINE_S
+        while len(found := self.records("verdicts")) < at_least:
+            assert time.monotonic() < end, f"{len(found)} of {at_least} verdicts"
+        return found
+
+    def records(self, topic: str) -> list[Incoming]:
+        return [r for batch in read_partitions(self.settings, topic, to_end=True) for r in batch]
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait(20)
+        self.producer.close(2)
+
+
+def until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(complaint())
+        time.sleep(0.05)
+
+
+def chunks(request: str, slow: int = 2) -> list[GroupChunk]:
+    return Scene(8, steady(50_000.0, {slow: 1.8}), classes=CLASSES, request=request).chunks()
+
+
+@pytest.fixture
+def bench(broker: Broker, prefix: str, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(broker, prefix, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kafka_bench(kafka: Broker, prefix: str, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(kafka, prefix, tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_request_in_two_classes_repeated_gives_the_cores_verdict_once(bench: Bench) -> None:
+    process = bench.localizer()
+    for chunk in [*chunks("req-a"), *chunks("req-a"), *chunks("req-b", slow=5)]:
+        bench.send(chunk)
+    wait_delivered(bench.producer, 30)
+    found = bench.verdicts(2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    found = bench.records("verdicts")
+    core = LocalizerCore(LocalizeSettings())
+    expected = {
+        encode(output.message)
+        for request, slow in (("req-a", 2), ("req-b", 5))
+        for chunk in chunks(request, slow)
+        for output in core.feed(chunk, InputRef("groups", 0, 0))
+    }
+    assert len(found) == 2
+    assert {record.value for record in found} == expected
+    assert {record.key for record in found} == {b"job"}
+    assert found[0].header("ce_type") == b"io.eroica.verdict"
+
+
+def test_kill_9_between_the_classes_of_a_request_loses_and_repeats_nothing(bench: Bench) -> None:
+    first = bench.localizer()
+    bench.send(chunks("req-done")[0])
+    bench.send(chunks("req-done")[1])
+    bench.send(chunks("req-open")[0])
+    wait_delivered(bench.producer, 30)
+    bench.verdicts(1)
+    first.kill()
+    first.wait(20)
+    bench.send(chunks("req-open")[1])
+    bench.send(chunks("req-done")[0])
+    bench.send(chunks("req-done")[1])
+    wait_delivered(bench.producer, 30)
+    bench.localizer()
+    bench.verdicts(2)
+    bench.send(chunks("req-last")[0])
+    bench.send(chunks("req-last")[1])
+    wait_delivered(bench.producer, 30)
+    found = [decode_as(Verdict, record.value).request.id for record in bench.verdicts(3)]
+    assert sorted(found) == ["req-done", "req-last", "req-open"]
+
+
+def test_two_localizers_share_the_work_and_one_takes_over(kafka_bench: Bench) -> None:
+    first, _second = kafka_bench.localizer(), kafka_bench.localizer()
+    for number in range(12):
+        kafka_bench.send(chunks(f"req-{number}")[0])
+    wait_delivered(kafka_bench.producer, 30)
+    first.kill()
+    first.wait(20)
+    for number in range(12):
+        kafka_bench.send(chunks(f"req-{number}")[1])
+    wait_delivered(kafka_bench.producer, 30)
+    kafka_bench.verdicts(12)
+    found = [decode_as(Verdict, record.value).request.id for record in kafka_bench.records("verdicts")]
+    assert sorted(found) == sorted(f"req-{number}" for number in range(12))
+
+
+def test_what_cannot_be_read_is_a_dead_letter_and_the_rest_goes_on(bench: Bench) -> None:
+    bench.localizer()
+    good = chunks("req-good")
+    bad = [b"\xff not json", b'{"kind":"group","schema_version":"9.0"}', encode(good[0]).replace(b'"chunks":1', b'"chunks":0')]
+    for value in bad:
+        assert bench.producer.send("groups", key="job/req-bad", value=value)
+    for chunk in good:
+        bench.send(chunk)
+    wait_delivered(bench.producer, 30)
+    assert len(bench.verdicts(1)) == 1
+    until(lambda: len(bench.records("groups.dlq")) >= len(bad), lambda: "dead letters are missing")
+    letters = bench.records("groups.dlq")
+    assert sorted(letter.value or b"" for letter in letters) == sorted(bad)
+    for letter in letters:
+        assert letter.header("__connect.errors.exception.message")
+        assert letter.header("__connect.errors.topic") == f"{bench.settings.prefix}groups".encode()
