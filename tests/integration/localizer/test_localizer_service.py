@@ -79,6 +79,9 @@ class Bench:
     def records(self, topic: str) -> list[Incoming]:
         return [r for batch in read_partitions(self.settings, topic, to_end=True) for r in batch]
 
+    def logs(self) -> str:
+        return "".join(file.read_text() for file in sorted(self.folder.glob("*.log")))
+
     def close(self) -> None:
         for process in self.processes:
             if process.poll() is None:
@@ -175,14 +178,18 @@ def test_two_localizers_share_the_work_and_one_takes_over(kafka_bench: Bench) ->
 def test_what_cannot_be_read_is_a_dead_letter_and_the_rest_goes_on(bench: Bench) -> None:
     bench.localizer()
     good = chunks("req-good")
-    bad = [b"\xff not json", b'{"kind":"group","schema_version":"9.0"}', encode(good[0]).replace(b'"chunks":1', b'"chunks":0')]
+    impossible = encode(chunks("req-bad")[0]).replace(b'"chunks":1', b'"chunks":0')
+    bad = [b"\xff not json", b'{"kind":"group","schema_version":"9.0"}', impossible]
     for value in bad:
         assert bench.producer.send("groups", key="job/req-bad", value=value)
     for chunk in good:
         bench.send(chunk)
     wait_delivered(bench.producer, 30)
     assert len(bench.verdicts(1)) == 1
-    until(lambda: len(bench.records("groups.dlq")) >= len(bad), lambda: "dead letters are missing")
+    until(
+        lambda: len(bench.records("groups.dlq")) >= len(bad),
+        lambda: f"{len(bench.records('groups.dlq'))} dead letters; {bench.logs()}",
+    )
     letters = bench.records("groups.dlq")
     assert sorted(letter.value or b"" for letter in letters) == sorted(bad)
     for letter in letters:
