@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from eroica.bus import BusProducer, Headers, Incoming, cloudevent_headers, ensure_topics
@@ -15,17 +16,20 @@ from eroica.bus.config import full_name
 from eroica.bus.producer import wait_delivered
 from eroica.offline.record import RECORDED_SETTINGS
 from eroica.offline.writer import RecordingWriter
+from eroica.schemas.base import Message
 from eroica.schemas.codec import encode
-from eroica.schemas.errors import BrokerError, UsageError
+from eroica.schemas.errors import BrokerError, MessageTooLarge, UsageError
 from eroica.schemas.ids import stable_id
 from eroica.schemas.outputs import Output
 from eroica.schemas.settings import EroicaSettings, KafkaSettings
-from eroica.schemas.topics import TOPICS
+from eroica.schemas.summaries import Summary
+from eroica.schemas.topics import MESSAGE_TOPIC, TOPICS
 
 LABELS = "labels.json"
 FULL_QUEUE_S = 60.0
 DELIVERY_S = 60.0
 PROGRESS_EVERY = 500
+_SUMMARIES = msgspec.json.Encoder()
 
 
 def write_recording(
@@ -95,7 +99,7 @@ def send_to_broker(
 def _send(
     producer: BusProducer, output: Output, topic: str, number: int, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> None:
-    raw, deadline = encode(output.message), clock() + FULL_QUEUE_S
+    raw, deadline = _encode(output.message), clock() + FULL_QUEUE_S
     headers = _headers(output, str(number))
     while not producer.send(
         topic, key=output.key.encode(), value=raw, headers=headers, timestamp_ms=output.event_time_us // 1_000
@@ -103,6 +107,16 @@ def _send(
         if clock() > deadline:
             raise BrokerError("the broker does not take messages", where=topic, do="check that it is up")
         sleep(0.05)
+
+
+def _encode(message: Message) -> bytes:
+    """The bytes of ``codec.encode``, three times as fast for summaries, of which a large job has a hundred thousand."""
+    if not isinstance(message, Summary):
+        return encode(message)
+    raw = _SUMMARIES.encode(message)
+    if len(raw) > MESSAGE_TOPIC[Summary].max_message_bytes:
+        raise MessageTooLarge(f"a summary of {len(raw)} bytes is over the limit of its topic", where=f"rank {message.who.rank}")
+    return raw
 
 
 def _headers(output: Output, place: str) -> Headers:

@@ -15,6 +15,8 @@ from eroica.simulator.functions import FAMILIES, Function, kernel_name
 
 __all__ = ["FunctionRows", "Patterns"]
 
+MIN_BETA = 0.002
+"""Functions below this share of the window are left out of a summary."""
 SM_BUSY = 0.94
 NVLINK_BUSY = 0.82
 NIC_BUSY = 0.86
@@ -39,8 +41,8 @@ class FunctionRows:
     """Rows: beta, mu, sigma, total, exclusive, mean, p50, p90, p99, max, var."""
 
     def pattern(self, i: int, stacks: dict[str, int]) -> FunctionPattern | None:
-        """The pattern of rank number *i*; ``None`` where the function did not run."""
-        if self.count[i] == 0:
+        """The pattern of rank number *i*; ``None`` where the function holds too little of the window to be told."""
+        if self.table[i][0] < MIN_BETA:
             return None
         beta, mu, sigma, total, exclusive, mean, p50, p90, p99, high, var = self.table[i]
         return FunctionPattern(

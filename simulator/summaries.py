@@ -94,6 +94,7 @@ class SummaryMaker:
                 begin_us + self._run.step_start[rank, window.end - 1] + self._run.step_us[rank, window.end - 1] + clock_us[rank]
             )
             pauses, paused = self._pauses(block, i, rank, stacks)
+            cut = len(block.functions) - len(patterns)
             patterns = sorted([*patterns, *paused], key=lambda p: (-p.beta, p.name))
             yield Summary(
                 who=self.identities.of(rank),
@@ -117,6 +118,7 @@ class SummaryMaker:
                 pauses=pauses,
                 metrics=metrics_of(self._readings[:, rank].tolist()),
                 figures=block.figures[i],
+                lost={"functions_cut": cut} if cut else {},
             )
 
     def _communicators(self, block: _Block, i: int, channels: list[Channel], first: int) -> list[Communicator]:

@@ -1,0 +1,98 @@
+"""Scenario files: what is accepted, what is refused and how it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import eroica.simulator
+from eroica.schemas.errors import EroicaError, InvalidInput, UsageError
+from eroica.simulator.scenario import load_scenario, parse_scenario
+from eroica.simulator.simulation import Simulation
+
+pytestmark = pytest.mark.unit
+
+GALLERY = sorted((Path(next(iter(eroica.simulator.__path__))) / "scenarios").glob("*.yaml"))
+
+
+def test_an_empty_file_is_a_healthy_job() -> None:
+    assert parse_scenario("").faults == []
+
+
+def test_assignments_beat_the_file_and_reach_into_lists() -> None:
+    text = "job: {world: 8}\nfaults: [{fault: slow_hbm, dose: 1.3}]"
+    scenario = parse_scenario(text, ("faults.0.dose=1.5", "job.sizes.tp=2", "job.framework=megatron"))
+    assert scenario.faults[0].dose == 1.5
+    assert scenario.job.sizes == {"tp": 2}
+    assert scenario.job.world == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("job: {wrld: 8}", "wrld"),
+        ("job: {world: 0}", "$.job.world"),
+        ("job: {world: 99999999999}", "$.job.world"),
+        ("faults: [{fault: slow_hbm, dose: 0.9}]", "dose"),
+        ("faults: [{fault: slow_hbm, dose: .nan}]", "dose"),
+        ("faults: [{fault: slow_hbm, dose: .inf}]", "dose"),
+        ("noise: loud", "$.noise"),
+        ("nuisance: {missing: 1.5}", "missing"),
+        ("profile: {steps: 100000}", "steps"),
+        ("[1, 2]", "table"),
+        ("a: &a [1]\nb: *a", "aliases"),
+        ("x: {", "not YAML"),
+        ("!!python/object/apply:os.system ['true']", "not YAML"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, says: str) -> None:
+    with pytest.raises(InvalidInput, match=None) as caught:
+        parse_scenario(text)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("assignment", ["job", "=1", "job..world=3", "name.x=1", "faults.0.dose=2"])
+def test_a_wrong_assignment_is_wrong_use(assignment: str) -> None:
+    with pytest.raises(UsageError):
+        parse_scenario("name: x\nfaults: []", (assignment,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "faults: [{fault: no_such_fault}]",
+        "faults: [{fault: slow_hbm, dose: 1.3, strength: 2}]",
+        "faults: [{fault: slow_hbm, at: {ranks: '99'}}]",
+        "faults: [{fault: slow_hbm, at: {hosts: '9'}}]",
+        "faults: [{fault: stage_imbalance, dose: 1.3}]",
+        "faults: [{fault: nvlink_down, dose: 1.3, at: {ranks: '1'}}]\njob: {world: 16, framework: ddp}",
+        "faults: [{fault: hang_before, dose: 1.3}]",
+        "faults: [{fault: hang_before}, {fault: slow_hbm}]",
+        "faults: [{fault: link_loss, at: {hosts: '0'}}]",
+        "job: {world: 12, framework: megatron, sizes: {tp: 8}}",
+        "job: {framework: caffe}",
+        "job: {world: 16, framework: megatron, sizes: {pp: 4}, model: {stage_scale: [1, 2]}}",
+        "cluster: {other_devices: {'7': A100}}",
+        "seed: -1",
+        "start: yesterday\nfaults: []",
+    ],
+)
+def test_what_cannot_be_simulated_is_said_in_a_sentence(text: str) -> None:
+    from eroica.simulator.messages import Emission
+
+    with pytest.raises(EroicaError) as caught:
+        Emission(Simulation(parse_scenario(text)))
+    assert str(caught.value)
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda p: p.stem)
+def test_the_gallery_is_readable_and_says_what_it_is(path: Path) -> None:
+    scenario = load_scenario(path)
+    assert scenario.name == path.stem
+    assert scenario.about
+
+
+def test_a_file_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        load_scenario(tmp_path / "nothing.yaml")
