@@ -80,11 +80,10 @@ class Announcer:
         wanted: set[str] = set()
         for run in runs:
             known = self._known.setdefault(run.key, _Known(now_us))
-            if known.looks < len(LOOKS_US):
-                due = now_us - known.first_seen_us >= LOOKS_US[known.looks]
+            if known.standing in ("wait", "refused"):
+                due = now_us - known.looked_at_us >= self._interval_us // LOOK_AGAIN
             else:
-                held = known.standing in ("wait", "refused")
-                due = held and now_us - known.looked_at_us >= self._interval_us // LOOK_AGAIN
+                due = known.looks < len(LOOKS_US) and now_us - known.first_seen_us >= LOOKS_US[known.looks]
             if due:
                 known.looks += 1
                 known.looked_at_us = now_us

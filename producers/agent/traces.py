@@ -76,10 +76,11 @@ class TraceStore:
                     shutil.rmtree(entry, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove the folder."""
+        """Remove the folder; may be called again."""
         shutil.rmtree(self.directory, ignore_errors=True)
-        with suppress(OSError):
-            os.close(self._lock)
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
 
 def choose(wished: str) -> Path:

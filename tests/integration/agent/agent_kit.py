@@ -70,9 +70,7 @@ class RunningAgent:
             f"agent.trace_directory={directory.parent}", *assignments,
         ]  # fmt: skip
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _AGENT, host, str(directory), *words], stdout=log, stderr=log
-            )
+            self.process = subprocess.Popen([sys.executable, "-c", _AGENT, host, str(directory), *words], stdout=log, stderr=log)
 
     def wait_listening(self) -> RunningAgent:
         until(lambda: "listens in" in self.text(), 40, "the agent listens", self)
@@ -152,9 +150,12 @@ class RunningJob:
         self.pids = [
             server.start(
                 {
-                    "env": {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, "output": str(output),
-                    "steps": steps, "step_s": step_s, "barrier": str(barrier or ""),
-                }  # fmt: skip
+                    "env": {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    "output": str(output),
+                    "steps": steps,
+                    "step_s": step_s,
+                    "barrier": str(barrier or ""),
+                }
             )
             for rank, output in enumerate(self.outputs)
         ]
@@ -209,9 +210,9 @@ class Topics:
 
     def whole(self, job: str, agent: RunningAgent, ranks: int = 2) -> JobAnnouncement:
         """The announcement of *job* with all its ranks, waited for."""
-        return until(
-            lambda: [a for a in self.announcements(job) if len(a.ranks) == ranks], 200, "the job is announced", agent
-        )[-1]
+        return until(lambda: [a for a in self.announcements(job) if len(a.ranks) == ranks], 200, "the job is announced", agent)[
+            -1
+        ]
 
     def steps_of(self, job: str) -> dict[int, list[int]]:
         """Rank → the steps that were reported, in their order on the topic."""

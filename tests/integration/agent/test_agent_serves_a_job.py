@@ -46,7 +46,9 @@ def test_a_job_is_announced_reported_profiled_and_said_goodbye_to(
     assert not list(tmp_path.glob("*eroica-traces-*")), "traces were left behind"
 
 
-def test_a_stuck_job_gives_its_stacks(settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running) -> None:
+def test_a_stuck_job_gives_its_stacks(
+    settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running
+) -> None:
     agent = RunningAgent(tmp_path / "run", settings)
     running.append(agent)
     agent.wait_listening()

@@ -42,9 +42,7 @@ class Host:
         return found
 
 
-def other(
-    run_id: str = "run-0", host: str = "elsewhere", started: int = -100, announced: int = -1, ended: bool = False
-) -> Row:
+def other(run_id: str = "run-0", host: str = "elsewhere", started: int = -100, announced: int = -1, ended: bool = False) -> Row:
     """Another launch of the same name; times in seconds from NOW."""
     return Row("job", run_id, host, NOW_US + started * SECOND, NOW_US + announced * SECOND, ended)
 

@@ -28,7 +28,7 @@ def test_traces_of_a_killed_agent_are_removed_and_those_of_a_living_one_are_not(
     assert len(list(tmp_path.glob(f"{PREFIX}*"))) == 2
     third = TraceStore(str(tmp_path))
     assert third.removed == 1
-    assert {p for p in tmp_path.glob(f"{PREFIX}*")} == {living.directory, third.directory}
+    assert set(tmp_path.glob(f"{PREFIX}*")) == {living.directory, third.directory}
     living.close()
     third.close()
     assert list(tmp_path.iterdir()) == []

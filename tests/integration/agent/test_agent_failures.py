@@ -1,0 +1,138 @@
+"""Whatever happens to the agent or the broker, training goes on; what the agent held comes out afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_kit import JobServer, RunningAgent, RunningJob, Topics, until
+
+from eroica.bus import ensure_topics
+from eroica.bus.local import EmbeddedBroker
+from eroica.schemas.iterations import IterationBatch
+from eroica.schemas.settings import KafkaSettings
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+Running = list[RunningAgent | RunningJob]
+
+
+@pytest.fixture
+def own_broker(tansu: EmbeddedBroker) -> Iterator[EmbeddedBroker]:
+    """A broker that the test may stop; *tansu* says whether there is one at all."""
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+def test_training_does_not_notice_what_happens_to_agent_and_broker(
+    own_broker: EmbeddedBroker, jobs: JobServer, tmp_path: Path, prefix: str, running: Running
+) -> None:
+    settings = KafkaSettings(bootstrap=own_broker.bootstrap, prefix=prefix)
+    ensure_topics(settings)
+    topics = Topics(settings)
+    agent = RunningAgent(tmp_path / "run", settings)
+    running.append(agent)
+    agent.wait_listening()
+    job = RunningJob(jobs, tmp_path / "run", "job-f", steps=1_800, step_s=0.02)
+    running.append(job)
+    first = topics.whole("job-f", agent)
+
+    # The agent is killed: the next one in its place hears of the running processes by their own hellos.
+    agent.kill()
+    agent = RunningAgent(tmp_path / "run", settings)
+    running.append(agent)
+    agent.wait_listening()
+    before = topics.last_step("job-f")
+    until(lambda: topics.last_step("job-f") > before + 20, 60, "iterations go on after the agent was killed", agent)
+    assert topics.announcements("job-f")[-1].run_id == first.run_id
+    assert topics.announcements("job-f")[-1].started_at_us == first.started_at_us
+
+    # The agent stands still, so its socket fills up.
+    agent.signal(signal.SIGSTOP)
+    time.sleep(3)  # what is tested: that nobody waits for it
+    agent.signal(signal.SIGCONT)
+    before = topics.last_step("job-f")
+    until(lambda: topics.last_step("job-f") > before + 20, 60, "iterations go on after the agent stood still", agent)
+
+    # The broker does not answer for a while: what happened meanwhile comes afterwards, with its own times.
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    stopped_us = time.time_ns() // 1_000
+    time.sleep(4)  # the outage
+    back_us = time.time_ns() // 1_000
+    os.kill(own_broker.pid, signal.SIGCONT)
+    before = topics.last_step("job-f")
+    until(lambda: topics.last_step("job-f") > before + 100, 90, "iterations go on after the broker was away", agent)
+    sent = [m.sent_at_us for m in topics.messages("iterations") if isinstance(m, IterationBatch)]
+    assert sum(stopped_us < at < back_us for at in sent) >= 10, "batches of the outage are missing"
+    steps = topics.steps_of("job-f")[0]
+    assert steps == sorted(set(steps)), "reordered or repeated"
+    tail = [step for step in steps if step > before - 50]
+    assert tail == list(range(tail[0], tail[0] + len(tail))), "steps of the outage are missing"
+
+    # The broker is removed for good, then the agent ends: in bounded time, in an orderly way, and what is left stays on disk.
+    topics.close()
+    own_broker.stop()
+    time.sleep(1.5)  # so that something is left
+    began = time.monotonic()
+    assert agent.stop() == 0, agent.text()
+    assert time.monotonic() - began < 25
+    assert "stay on disk" in agent.text()
+    job.finish()
+    assert "Traceback" not in agent.text()
+
+
+def test_the_messages_of_an_agent_that_was_killed_come_from_its_successor(
+    own_broker: EmbeddedBroker, jobs: JobServer, tmp_path: Path, prefix: str, running: Running
+) -> None:
+    settings = KafkaSettings(bootstrap=own_broker.bootstrap, prefix=prefix)
+    ensure_topics(settings)
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    agent = RunningAgent(tmp_path / "run", settings)
+    running.append(agent)
+    agent.wait_listening()
+    job = RunningJob(jobs, tmp_path / "run", "job-k", steps=100, step_s=0.01)
+    running.append(job)
+    job.finish()
+    until(lambda: b"optimizer_exit" in spooled(tmp_path) or b"goodbye" in spooled(tmp_path), 20, "it is on disk", agent)
+    until(lambda: spooled(tmp_path).count(b'"ended":true') >= 2, 20, "both ranks' ends are on disk", agent)
+    agent.kill()
+    os.kill(own_broker.pid, signal.SIGCONT)
+    topics = Topics(settings)
+    agent = RunningAgent(tmp_path / "run", settings)
+    running.append(agent)
+    until(lambda: topics.last_step("job-k") >= 98, 60, "the iterations of the killed agent's time", agent)
+    assert agent.stop() == 0
+    topics.close()
+
+
+def spooled(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((folder / "run" / "spool").glob("*.seg")))
+
+
+def test_the_later_of_two_jobs_with_one_name_is_refused_in_one_sentence(
+    settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running
+) -> None:
+    quick = "agent.announce_interval_ms=3000"
+    one = RunningAgent(tmp_path / "one", settings, quick, host="host-a")
+    two = RunningAgent(tmp_path / "two", settings, quick, host="host-b")
+    running += [one, two]
+    one.wait_listening()
+    two.wait_listening()
+    go_on = tmp_path / "go-on"
+    first = RunningJob(jobs, tmp_path / "one", "twin", steps=60, step_s=0.01, barrier=go_on)
+    running.append(first)
+    older = topics.whole("twin", one)
+    second = RunningJob(jobs, tmp_path / "two", "twin", steps=60, step_s=0.01, barrier=go_on)
+    running.append(second)
+    until(lambda: "two launches are alive under one name" in two.text(), 60, "the later one is refused", two)
+    line = next(line for line in two.text().splitlines() if "two launches" in line)
+    assert older.run_id in line and "host-a" in line and "EROICA_JOB" in line
+    assert {a.run_id for a in topics.announcements("twin")} == {older.run_id}
+    assert "two launches" not in one.text()
+    go_on.touch()
+    first.finish()
+    second.finish()
+    assert [one.stop(), two.stop()] == [0, 0]
