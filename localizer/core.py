@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from eroica.localizer.frame import build_frame
+from eroica.localizer.build import build_frame
 from eroica.localizer.rules import RULE_SETS
 from eroica.localizer.stacks import judge_stacks
 from eroica.localizer.verdict import make_verdict
@@ -18,6 +18,11 @@ from eroica.schemas.verdicts import Verdict
 
 MAX_OPEN = 1_024
 """Requests that may be incomplete at once; beyond, the oldest is judged with what there is."""
+LOST_CLASS_US = 3_600_000_000
+"""A class that is not closed so long after its deadline, by the event time of later requests, is lost with its grouping.
+
+The group stage closes every class, also of nobody, so this is the last resort. An hour lies beyond any redelivery, so that the
+order in which a replay sees the partitions does not matter."""
 MAX_PUBLISHED = 100_000
 """Request ids remembered as published."""
 
@@ -27,6 +32,8 @@ class _Open:
     """A request whose classes are not all here."""
 
     classes: frozenset[str]
+    lost_at_us: int
+    """Event time at which it is judged without the classes that did not come."""
     chunks: dict[tuple[str, int], GroupChunk] = field(default_factory=dict)
     first: dict[int, int] = field(default_factory=dict)
     """Partition → offset of the first chunk."""
@@ -66,7 +73,8 @@ class LocalizerCore:
         _check(chunk, ref)
         entry = self._open.get(request)
         if entry is None:
-            entry = self._open[request] = _Open(frozenset(chunk.classes))
+            lost_at_us = chunk.request.issued_at_us + 1_000 * chunk.request.deadline_ms + LOST_CLASS_US
+            entry = self._open[request] = _Open(frozenset(chunk.classes), lost_at_us)
         entry.first.setdefault(ref.partition, ref.offset)
         if (chunk.cls, chunk.chunk) in entry.chunks:
             self.repeated += 1
@@ -74,6 +82,7 @@ class LocalizerCore:
         entry.chunks[chunk.cls, chunk.chunk] = chunk
         entry.size.setdefault(chunk.cls, chunk.chunks)
         outputs = [self._judge(request)] if entry.complete() else []
+        outputs += self._judge_lost(ref.partition, chunk.request.issued_at_us)
         while len(self._open) > MAX_OPEN:
             outputs.append(self._judge(next(iter(self._open))))
         return outputs
@@ -94,6 +103,11 @@ class LocalizerCore:
         """The partition went to somebody else: drop the open requests that stand on it."""
         for request in [r for r, entry in self._open.items() if partition in entry.first]:
             del self._open[request]
+
+    def _judge_lost(self, partition: int, now_us: int) -> list[Output]:
+        """Of one partition only, in which order is given: other partitions are read faster or slower."""
+        lost = [r for r, entry in self._open.items() if partition in entry.first and entry.lost_at_us < now_us]
+        return [self._judge(request) for request in lost]
 
     def _judge(self, request: str) -> Output:
         entry = self._open[request]

@@ -120,7 +120,9 @@ class LocalizeSettings(Section):
     guide_z: float = Field(3.5, gt=0, description="robust z on p50 ([G])")
     seed: int = Field(1, description="sampling of peers")
     outlier_z: float = Field(3.5, gt=0, description="robust z for own time against peers of the role")
-    mad_floor_ratio: float = Field(0.10, gt=0, description="spread is taken as at least this share of the median (Megatron 10 %)")
+    mad_floor_ratio: float = Field(
+        0.10, gt=0, description="spread is taken as at least this share of the median over the number of steps (Megatron 10 %)"
+    )
     min_effect: float = Field(0.03, ge=0, description="share of the step that mending the cause must give back")
     min_wait_share: float = Field(0.03, ge=0, description="below this share of the step spent waiting nobody is accused")
     min_explained: float = Field(0.5, ge=0, le=1, description="share of the waiting that a culprit must explain")

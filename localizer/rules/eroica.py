@@ -9,21 +9,22 @@ import numpy as np
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement, name_rows
 from eroica.localizer.profile import function_evidence, grown_functions
-from eroica.localizer.robust import robust_z
+from eroica.localizer.robust import persistent_z
+from eroica.localizer.rules.functions import MIN_PEERS, judge_functions
 from eroica.localizer.waiting import measure
 from eroica.localizer.walk import Blame, walk
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import Evidence
 
 RULE = "eroica/walk"
-MIN_PEERS = 3
-"""Fewer workers in a role cannot show which of them is the odd one."""
 MAX_CULPRITS = 8
 """More single workers are one cause together."""
 NEXT_CULPRIT_SHARE = 0.15
 """A culprit explains at least this share of all waiting …"""
 EQUAL_EXCESS = 0.5
 """… or is at least this share as slow as the slowest."""
+SEEN_SHARE, MAX_SEEN = 0.10, 4
+"""Who causes less of the waiting is not worth a note; so many notes."""
 FUNCTION_SHARE = 0.10
 """A function is named if it makes up at least this share of the culprit's excess."""
 
@@ -52,7 +53,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings) -> Judgement:
     step_us = float(durations.mean())
     notes = _notes(frame, waiting.partial.size, blame)
     if frame.executions.size == 0:
-        return Judgement(step_us=step_us, comparable=False, notes=[*notes, "no collectives in the profile: who waits is unknown"])
+        return judge_functions(frame, step_us, notes, settings)
     scores = _score(frame, steps, durations, blame, settings)
     waited_share = blame.waited.sum(axis=1) / np.maximum(durations.sum(axis=1), 1e-9)
     findings = _findings(frame, blame, scores, step_us, float(waited_share.mean()), settings)
@@ -60,6 +61,8 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings) -> Judgement:
     is_waiting = (waited_share >= settings.min_wait_share) & ~np.isin(np.arange(frame.size), accused)
     waiters = np.flatnonzero(is_waiting) if findings else np.empty(0, np.int64)
     recovered = _recovered(blame, accused)
+    if not findings:
+        notes += _seen(frame, scores)
     return Judgement(
         findings=findings,
         waiters=waiters,
@@ -88,13 +91,14 @@ def _score(frame: Frame, steps: Ints, durations: Floats, blame: Blame, settings:
     at = np.searchsorted(blame.steps, steps)
     at = np.minimum(at, max(blame.steps.size - 1, 0))
     waited = np.where(blame.steps[at] == steps, blame.waited[:, at], 0.0) if blame.steps.size else np.zeros_like(durations)
-    own = np.median(durations - waited, axis=1)
+    own_table = durations - waited
+    own = np.median(own_table, axis=1)
     z, usual, comparable = np.zeros(frame.size), np.zeros(frame.size), np.zeros(frame.size, dtype=np.bool_)
     for role in np.unique(frame.cls).tolist():
         rows = np.flatnonzero(frame.cls == role)
-        usual[rows] = np.median(own[rows])
+        usual[rows] = float(np.median(np.median(own_table[rows], axis=0)))
         if rows.size >= MIN_PEERS:
-            z[rows] = robust_z(own[rows], settings.mad_floor_ratio)
+            z[rows] = persistent_z(own_table[rows], settings.mad_floor_ratio)
             comparable[rows] = True
     return _Scores(kept.sum(axis=1) / total, own - usual, z, own, usual, comparable)
 
@@ -120,6 +124,22 @@ def _findings(
         share = weight * float(scores.excess_us[rows].sum())
         found.append(_finding(frame, scores, rows, culprits, share, explained, agreement, settings, hosts=hosts))
     return sorted(found, key=lambda f: (-f.explains, int(f.ranks[0])))
+
+
+def _seen(frame: Frame, scores: _Scores) -> list[str]:
+    """What was seen of those who keep most, where it is not enough to accuse anybody."""
+    notes = []
+    for row in np.lexsort((np.arange(frame.size), -scores.share)).tolist()[:MAX_SEEN]:
+        if scores.share[row] < SEEN_SHARE or scores.excess_us[row] <= 0:
+            break
+        peers = np.flatnonzero((frame.cls == frame.cls[row]) & (np.arange(frame.size) != row))
+        grown = grown_functions(frame, int(row), peers, FUNCTION_SHARE * float(scores.excess_us[row]), most=1)
+        where = f", most in {grown[0].label}" if grown else ""
+        notes.append(
+            f"not enough to accuse: rank {int(frame.ranks[row])} causes {scores.share[row]:.0%} of the waiting, own time "
+            f"{_ms(scores.own_us[row])} ms against {_ms(scores.usual_us[row])} ms{where}"
+        )
+    return notes
 
 
 def _leads_together(blame: Blame, culprits: Ints) -> float:
@@ -171,7 +191,7 @@ def _finding(
     evidence = [
         Evidence(
             kind="step", metric="own time per step (step less waiting)", subject=subject, value=_ms(scores.own_us[lead]),
-            unit="ms", expected=_ms(scores.usual_us[lead]), score=round(float(scores.z[lead]), 2), rule="robust z",
+            unit="ms", expected=_ms(scores.usual_us[lead]), score=round(float(scores.z[lead]), 2), rule="persistent robust z",
             compared_with=compared,
         ),
         Evidence(

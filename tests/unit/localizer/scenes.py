@@ -40,6 +40,9 @@ class Scene:
     hosts: Callable[[int], str] = lambda rank: f"host-{rank // 8}"
     topology_source: str = "process_groups"
     request: str = "req-1"
+    issued_at_us: int = 1_000_000
+    collectives_seen: bool = True
+    """Whether the profiles hold the collectives; else the waiting is a Python function like any other."""
 
     def chunks(self) -> list[GroupChunk]:
         """Play the job on perfect clocks and write down what each rank saw."""
@@ -63,7 +66,7 @@ class Scene:
         request = ProfileRequest(
             request=self.request, job="job", run_id="run", reason="degradation", start_step=0, steps=STEPS, world_size=self.ranks,
             classes={name: format_ranks(ranks) for name, ranks in classes.items()}, topology_source=self.topology_source,
-            issued_at_us=1_000_000, deadline_ms=1_000,
+            issued_at_us=self.issued_at_us, deadline_ms=1_000,
         )  # fmt: skip
         return [self._chunk(request, name, list(ranks), order, seen, starts, worked) for name, ranks in sorted(classes.items())]
 
@@ -85,7 +88,7 @@ class Scene:
                 steps.step.append(step)
                 steps.start_us.append(float(starts[rank, step]))
                 steps.duration_us.append(float(starts[rank, step + 1] - starts[rank, step]))
-            for step, at, start, duration in seen[rank]:
+            for step, at, start, duration in seen[rank] if self.collectives_seen else []:
                 executions.row.append(row)
                 executions.slot.append(at)
                 executions.step.append(step)
@@ -96,6 +99,8 @@ class Scene:
             window = float(starts[rank, STEPS])
             for at in range(len(order)):
                 _pattern(patterns, row, at, float(worked[rank, at]), window)
+            if not self.collectives_seen:
+                _pattern(patterns, row, len(order), sum(duration for _, _, _, duration in seen[rank]), window)
         return GroupChunk(
             job="job", run_id="run", request=request, cls=cls, classes=sorted(request.classes), chunk=0, chunks=1,
             closed_by="complete" if len(here) == len(ranks) else "deadline", expected=format_ranks(ranks),
@@ -104,7 +109,10 @@ class Scene:
                 Worker(rank=r, host=self.hosts(r), first_step=0, last_step=STEPS - 1, window_us=float(starts[r, STEPS]))
                 for r in here
             ],
-            functions=[FunctionName(name=f"work_{i}", category="python", stack=f"main;work_{i}") for i in range(len(order))],
+            functions=[
+                FunctionName(name=name, category="python", stack=f"main;{name}")
+                for name in [*(f"work_{i}" for i in range(len(order))), "poll"][: len(order) + (not self.collectives_seen)]
+            ],
             patterns=patterns, steps=steps,
             communicators=[
                 CommunicatorName(name=f"c{at}", kind=f"kind{at}", backend="gloo", ranks=format_ranks(m), size=len(list(m)))

@@ -5,11 +5,11 @@ import random
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenes import Scene, steady
 
-from eroica.localizer.core import LocalizerCore
+from eroica.localizer.core import LOST_CLASS_US, LocalizerCore
 from eroica.localizer.verdict import fit
 from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.errors import SchemaError
@@ -51,6 +51,7 @@ def run(chunks: list[GroupChunk], core: LocalizerCore | None = None) -> list[byt
     return [encode(o.message) for at, c in enumerate(chunks) for o in used.feed(c, InputRef("groups", 0, at))]
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10_000), st.booleans())
 def test_order_and_repetition_of_chunks_change_no_byte(seed: int, halves: bool) -> None:
     chunks = [part for chunk in CHUNKS for part in (split(chunk) if halves else [chunk])]
@@ -74,6 +75,25 @@ def test_nothing_is_said_before_every_class_is_there_and_nothing_twice() -> None
     assert run(CHUNKS, LocalizerCore(SETTINGS, ("req-1",))) == []
 
 
+def test_a_class_that_never_comes_is_given_up_once_the_partition_is_hours_further() -> None:
+    core = LocalizerCore(SETTINGS)
+    core.feed(CHUNKS[0], InputRef("groups", 3, 7))
+    at = {name: 2 * LOST_CLASS_US * number for number, name in enumerate(("soon", "other", "later"))}
+    later = {
+        name: Scene(16, steady(50_000.0, {}), classes=CLASSES, request=name, issued_at_us=1_000_000 + time).chunks()[0]
+        for name, time in at.items()
+    }
+    assert core.feed(later["soon"], InputRef("groups", 3, 8)) == []
+    assert core.feed(later["other"], InputRef("groups", 4, 9)) == []  # another partition's time is not this one's
+    outputs = core.feed(later["later"], InputRef("groups", 3, 10))
+    found = {output.message.request.id: output.message for output in outputs if isinstance(output.message, Verdict)}
+    assert list(found) == ["req-1", "soon"]
+    coverage = found["req-1"].coverage
+    assert (coverage.expected, coverage.received, coverage.missing) == (16, 8, "8-15")
+    assert any("class pp1" in note and "never closed" in note for note in coverage.notes)
+    assert core.low_water(3) == 10
+
+
 def test_a_partition_that_goes_away_takes_its_open_requests_with_it() -> None:
     core = LocalizerCore(SETTINGS)
     core.feed(CHUNKS[0], InputRef("groups", 3, 7))
@@ -82,6 +102,7 @@ def test_a_partition_that_goes_away_takes_its_open_requests_with_it() -> None:
     assert core.feed(CHUNKS[1], InputRef("groups", 3, 8)) == []
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.permutations(range(16)))
 def test_renumbering_the_ranks_changes_the_names_only(order: list[int]) -> None:
     base = steady(50_000.0, {2: 1.7}, noise=0.05)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from scenes import STEPS, Scene, steady, stuck
 
+from eroica.localizer.build import build_frame
 from eroica.localizer.core import LocalizerCore
-from eroica.localizer.frame import build_frame
 from eroica.localizer.waiting import measure
 from eroica.localizer.walk import walk
 from eroica.schemas.outputs import InputRef
@@ -94,6 +94,25 @@ def test_a_healthy_noisy_job_accuses_nobody(ranks: int) -> None:
         for noise in (0.02, 0.1, 0.2)
         for seed in range(70 if ranks < 64 else 20)
         if accused(judge(Scene(ranks, steady(BASE_US, {}, noise=noise, seed=seed))))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("slow", "causes"), [(1.6, [("worker", "2")]), (1.05, [])])
+def test_without_collectives_only_functions_are_compared_and_less_is_claimed(slow: float, causes: list[tuple[str, str]]) -> None:
+    verdict = judge(Scene(8, steady(BASE_US, {2: slow}), collectives_seen=False))
+    assert accused(verdict) == causes
+    assert any("only functions were compared" in note for note in verdict.coverage.notes)
+    assert not verdict.waiters.ranks
+    if causes:
+        assert verdict.causes[0].functions == ["work_0 < main"]
+        assert verdict.causes[0].confidence < judge(Scene(8, steady(BASE_US, {2: slow}))).causes[0].confidence
+
+
+def test_a_healthy_noisy_job_without_collectives_accuses_nobody() -> None:
+    scenes = ((seed, noise) for noise in (0.02, 0.1, 0.2) for seed in range(70))
+    wrong = [
+        key for key in scenes if accused(judge(Scene(8, steady(BASE_US, {}, noise=key[1], seed=key[0]), collectives_seen=False)))
     ]
     assert wrong == []
 
