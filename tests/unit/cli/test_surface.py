@@ -27,6 +27,7 @@ SURFACE: dict[str, list[str]] = {
     "verdicts": ["--follow", "--json", "--job", "--fail-on-finding"],
     "record": ["--job", "--out", "--until-verdict", "--follow", "--json"],
     "replay": ["DIRECTORY", "--json", "--verify", "--interleave", "--to-kafka", "--speed"],
+    "simulate": ["SCENARIO", "--seed", "--out", "--list", "--json"],
     "schema": ["NAME", "--out", "--json"],
     "doctor": ["--json"],
 }
