@@ -34,7 +34,8 @@ from eroica.schemas.settings import EroicaSettings
 
 _log = logging.getLogger(__name__)
 
-TICK_S = 0.05
+TICK_S = 0.1
+"""Longest wait without anything to do; whatever arrives ends it."""
 LIVENESS_NS = 1_000_000_000
 COUNTERS_NS = 60_000_000_000
 TIDY_NS = 30_000_000_000

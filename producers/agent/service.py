@@ -33,6 +33,8 @@ def run_agent(settings: EroicaSettings, *, host: str | None, runtime_dir: Path |
     :raises UsageError: another agent serves the directory, a directory cannot be used, or the bootstrap address is none.
     """
     stop = threading.Event()
+    # The client reports every attempt to reconnect; an outage is said once, by the outbox and the readers.
+    logging.getLogger("eroica.bus.librdkafka").setLevel(logging.CRITICAL)
     name = host or host_name(os.environ, socket.gethostname())
     for address in settings.kafka.bootstrap.split(","):
         parse_address(address)
