@@ -7,7 +7,7 @@ import numpy as np
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement, name_rows
 from eroica.localizer.profile import WAITING_CATEGORY, exclusive_table, function_evidence, grown_functions
-from eroica.localizer.robust import MAD_TO_SIGMA
+from eroica.localizer.robust import robust_z
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import Evidence
 
@@ -55,9 +55,7 @@ def _excess(frame: Frame, settings: LocalizeSettings) -> tuple[Floats, Floats, n
         table = everyone[rows]
         above = table - np.median(table, axis=0)
         excess[rows] = np.where(above > settings.mad_floor_ratio * (table - above), above, 0.0).sum(axis=1)
-        apart = excess[rows] - np.median(excess[rows])
-        spread = MAD_TO_SIGMA * float(np.median(np.abs(apart)))
-        z[rows] = apart / max(spread, SPREAD_SHARE * step_us, 1e-12)
+        z[rows] = robust_z(excess[rows], settings.mad_floor_ratio, SPREAD_SHARE * step_us)
         comparable[rows] = True
     return excess, z, comparable
 
