@@ -49,7 +49,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Installing into .venv (the first time this takes a few minutes; PyTorch is large) ..." >&2
 ifneq ($(UV),)
 	@[ -x $(BIN)/python ] || $(UV) venv --quiet --python "$(PYTHON)" .venv
-	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	@$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[dev]'
 else
 	@[ -x $(BIN)/python ] || "$(PYTHON)" -m venv .venv || { rm -rf .venv; echo "Python cannot make a virtual environment: install its venv module (Debian: python3-venv), or uv." >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verdicts": ("verdicts", "Read verdicts."),
     "record": ("record", "Write a job's topics to a folder."),
     "replay": ("replay", "Come to the verdicts of a recording again, without a broker."),
+    "summarize": ("summarize", "Show what a profiler trace says: functions, phases, communicators, pauses."),
+    "diagnose": ("diagnose", "Judge a folder of traces, one a rank: many files in, one verdict out."),
     "simulate": ("simulate", "Simulate a job that is broken in known ways, as a recording or onto a broker."),
     "topology": ("topology", "Show the process groups of a parallel layout."),
     "schema": ("schema", "Print the JSON Schema of a message, or the table of settings."),

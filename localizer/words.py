@@ -33,6 +33,6 @@ def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judge
     if status == "shared_cause":
         return f"{job}: no single place is at fault; {causes[0].class_.replace('_', ' ')} ({causes[0].confidence:.0%} sure)"
     if status == "insufficient_data":
-        why = judgement.notes[-1] if judgement.notes else "too little was received"
-        return f"{job}: cannot tell, {covered} answered: {why[:300]}"
+        why = f": {judgement.notes[0][:300]}" if judgement.notes and not judgement.comparable else ""
+        return f"{job}: cannot tell, {covered} answered{why}"
     return f"{job}: nobody is at fault as far as {covered} show"

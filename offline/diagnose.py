@@ -95,7 +95,7 @@ def judge(summaries: list[Summary], settings: EroicaSettings, notes: list[str] |
         request=stable_id(OFFLINE, *(f"{s.who.rank}:{s.ended_at_us}:{s.window_us}" for s in summaries)),
         job=OFFLINE,
         run_id=OFFLINE,
-        reason=OFFLINE,
+        reason="offline",
         start_step=min(s.first_step for s in summaries),
         steps=max(1, max(s.last_step for s in summaries) - min(s.first_step for s in summaries) + 1),
         world_size=world,

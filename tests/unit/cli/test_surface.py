@@ -27,6 +27,8 @@ SURFACE: dict[str, list[str]] = {
     "verdicts": ["--follow", "--json", "--job", "--fail-on-finding"],
     "record": ["--job", "--out", "--until-verdict", "--follow", "--json"],
     "replay": ["DIRECTORY", "--json", "--verify", "--interleave", "--to-kafka", "--speed"],
+    "summarize": ["FILE", "--rank", "--json"],
+    "diagnose": ["DIR", "--json", "--fail-on-finding"],
     "simulate": ["SCENARIO", "--seed", "--out", "--list", "--json"],
     "schema": ["NAME", "--out", "--json"],
     "doctor": ["--json"],

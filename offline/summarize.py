@@ -1,0 +1,106 @@
+"""One trace, summarised and shown to a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from eroica.consumers.text import one_line
+from eroica.producers.trace.reader import read_trace
+from eroica.producers.trace.summarise import identity_from_trace, summarise
+from eroica.schemas.summaries import Communicator, Summary
+
+MAX_ROWS = 12
+NAME_WIDTH = 70
+
+
+def summarize_file(path: Path, rank: int | None = None) -> Summary:
+    """Summarise *path*.
+
+    :raises InvalidInput: it cannot be read as a trace, or does not tell its rank and none is given.
+    """
+    who = identity_from_trace(read_trace(path), path, job="offline", rank=rank)
+    return summarise(path, who)
+
+
+def render_summary(summary: Summary) -> RenderableType:
+    """Who and when, functions by time on the critical path, phases of a step, communicators, pauses, what is missing."""
+    who = summary.who
+    parts: list[RenderableType] = [
+        Text(f"rank {who.rank} of {who.world_size} on {one_line(who.host, 60) or 'an unnamed host'}", style="bold"),
+        Text(
+            f"steps {summary.first_step}–{summary.last_step}, {summary.window_us / 1e3:.1f} ms"
+            + (f", {one_line(who.device, 60)}" if who.device else "")
+        ),
+        Text(),
+        _functions(summary),
+        _phases(summary),
+    ]
+    if summary.communicators:
+        parts.append(_communicators(summary.communicators))
+    if summary.pauses:
+        parts.append(_pauses(summary))
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in summary.figures.items())
+    parts += [Text(line) for line in (figures, *(f"note: {one_line(note)}" for note in summary.notes)) if line]
+    parts += [Text(f"lost: {count} {one_line(name)}") for name, count in sorted(summary.lost.items())]
+    return Group(*parts)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="ellipsis" if number == 0 else "fold")
+    return table
+
+
+def _functions(summary: Summary) -> Table:
+    table = _table("functions on the critical path", "name", "kind", "share", "ms", "count", "p50 ms", "max ms")
+    for f in summary.functions[:MAX_ROWS]:
+        table.add_row(
+            Text(one_line(f.name, NAME_WIDTH)),
+            f.category,
+            f"{f.beta:.1%}",
+            f"{f.exclusive_us / 1e3:.2f}",
+            str(f.count),
+            f"{f.p50_us / 1e3:.3f}",
+            f"{f.max_us / 1e3:.3f}",
+        )
+    return table
+
+
+def _phases(summary: Summary) -> Table:
+    names = list(dict.fromkeys(name for step in summary.steps for name in step.phases_us))
+    table = _table("steps, ms", "step", "total", *(one_line(name, 20) for name in names))
+    for step in summary.steps[:MAX_ROWS]:
+        table.add_row(
+            str(step.step), f"{step.duration_us / 1e3:.2f}", *(f"{step.phases_us.get(name, 0.0) / 1e3:.2f}" for name in names)
+        )
+    return table
+
+
+def _communicators(communicators: list[Communicator]) -> Table:
+    table = _table("communicators", "name", "kind", "ranks", "operations", "executions", "total ms", "MB")
+    for c in communicators[:MAX_ROWS]:
+        operations = sorted({slot.op for slot in c.slots})
+        table.add_row(
+            Text(one_line(c.name, 30)),
+            Text(one_line(c.kind, 30)),
+            Text(one_line(c.ranks, 20) or f"{c.size or '?'} members"),
+            Text(one_line(", ".join(operations), 40)),
+            str(sum(slot.count for slot in c.slots)),
+            f"{sum(slot.total_us for slot in c.slots) / 1e3:.2f}",
+            f"{sum(slot.bytes * slot.count for slot in c.slots) / 1e6:.2f}",
+        )
+    return table
+
+
+def _pauses(summary: Summary) -> Table:
+    table = _table("pauses", "what", "count", "total ms", "max ms")
+    for pause in summary.pauses[:MAX_ROWS]:
+        table.add_row(
+            Text(one_line(pause.what, 30)), str(pause.count), f"{pause.total_us / 1e3:.2f}", f"{pause.max_us / 1e3:.2f}"
+        )
+    return table

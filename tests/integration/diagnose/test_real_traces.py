@@ -1,0 +1,116 @@
+"""Folders of real traces, made by nobody here, through ``eroica diagnose``: what a right tool must say of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eroica.offline.diagnose import diagnose
+from eroica.schemas.errors import InvalidInput
+from eroica.schemas.settings import load_settings
+from eroica.schemas.verdicts import Verdict
+
+TRACES = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "traces"
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not here: ../shared/data/traces"),
+]
+
+
+def verdict_of(name: str) -> Verdict:
+    return diagnose(TRACES / name, load_settings()).verdict
+
+
+@pytest.mark.parametrize("name", ["torchrec_sleep_1s", "torchrec_sleep_20ms"])
+def test_the_rank_that_sleeps_is_named_and_the_others_wait(name: str) -> None:
+    verdict = verdict_of(name)
+    assert verdict.status == "culprit_found"
+    [cause] = verdict.causes
+    assert (cause.class_, cause.suspects.ranks) == ("worker", "2")
+    assert verdict.waiters.ranks == "0-1,3"
+    assert cause.explains > 0.9
+    assert not any("cudaMalloc" in f or "cudaFree" in f for f in cause.functions)
+
+
+def test_the_sleep_of_a_second_is_found_where_it_was_put() -> None:
+    verdict = verdict_of("torchrec_sleep_1s")
+    assert "# running sparse arch" in verdict.causes[0].functions[0]
+    grown = next(e for e in verdict.causes[0].evidence if e.kind == "function")
+    assert grown.value - grown.expected == pytest.approx(980, abs=40)
+    assert verdict.impact.slowdown is not None and verdict.impact.slowdown > 8
+
+
+def test_one_step_that_points_everywhere_accuses_nobody_and_says_what_was_seen() -> None:
+    verdict = verdict_of("dlrm_8rank")
+    assert not [c for c in verdict.causes if c.suspects.ranks]
+    notes = " ".join(verdict.coverage.notes)
+    assert "before the window" in notes
+    # The largest victim, with the longest step and the most communication, is not among those who cause waiting.
+    seen = [note for note in verdict.coverage.notes if note.startswith("not enough to accuse")]
+    assert {note.split()[5] for note in seen} == {"7", "5", "4"}
+
+
+def test_two_ranks_of_128_are_too_few() -> None:
+    verdict = verdict_of("hta_2_of_128")
+    assert verdict.status == "insufficient_data"
+    assert (verdict.coverage.received, verdict.coverage.expected, verdict.coverage.missing) == (2, 128, "2-127")
+    assert verdict.causes == []
+
+
+def test_the_files_order_and_place_change_no_byte(tmp_path: Path) -> None:
+    for number, file in enumerate(sorted((TRACES / "torchrec_sleep_1s").glob("*.json*"), reverse=True)):
+        shutil.copy(file, tmp_path / f"{number}{''.join(file.suffixes[-2:])}")
+    moved = diagnose(tmp_path, load_settings()).verdict
+    assert moved == verdict_of("torchrec_sleep_1s")
+
+
+def test_a_broken_file_among_good_ones_is_left_out_and_said(tmp_path: Path) -> None:
+    for file in (TRACES / "torchrec_sleep_1s").iterdir():
+        shutil.copy(file, tmp_path / file.name)
+    (tmp_path / "broken.json").write_bytes(b'{"traceEvents": "none"}')
+    found = diagnose(tmp_path, load_settings())
+    assert [one.path.name for one in found.unread] == ["broken.json"]
+    assert found.verdict.causes[0].suspects.ranks == "2"
+    assert any("broken.json" in note for note in found.verdict.coverage.notes)
+
+
+def test_nothing_readable_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"\x00\x01")
+    with pytest.raises(InvalidInput, match="none of 1 files"):
+        diagnose(tmp_path, load_settings())
+
+
+def test_the_guides_rule_blames_ranks_that_only_wait() -> None:
+    # Why it is not the default: on the same frames.
+    verdict = diagnose(TRACES / "torchrec_sleep_1s", load_settings(["localize.rules=guide"])).verdict
+    assert {c.suspects.ranks for c in verdict.causes} - {"2"}
+
+
+def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "eroica.cli.main", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_diagnose_as_a_program_and_a_person_use_it() -> None:
+    folder = str(TRACES / "torchrec_sleep_1s")
+    done = cli("diagnose", folder, "--json", "--fail-on-finding")
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode, told["causes"][0]["suspects"]["ranks"]) == (1, "2")
+    assert "rank 2" in cli("diagnose", folder).stdout
+    assert cli("diagnose", str(TRACES / "nowhere")).returncode == 3
+
+
+def test_summarize_as_a_program_and_a_person_use_it() -> None:
+    file = str(TRACES / "single" / "nccl_data.json.gz")
+    told = json.loads(cli("summarize", file, "--json").stdout)
+    assert sum(slot["count"] for c in told["communicators"] for slot in c["slots"]) == 21
+    assert "all_reduce" in cli("summarize", file).stdout
+    unnamed = cli("summarize", str(TRACES / "single" / "rank_not_found.json.gz"))
+    assert (unnamed.returncode, "does not tell its rank" in unnamed.stderr) == (3, True)
+    assert cli("summarize", str(TRACES / "single" / "rank_not_found.json.gz"), "--rank", "3").returncode == 0
