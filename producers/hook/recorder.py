@@ -91,11 +91,14 @@ class Recorder:
         if threading.get_ident() != self._thread:
             return
         now_ns = time.monotonic_ns()
-        self.sender.event(wire.OPTIMIZER_EXIT, self.step, now_ns, time.time_ns(), 0)
-        if self.marking:
-            return
-        token = self.optimizers.token(optimizer, type(optimizer).__qualname__)
-        self._completed(self.automaton.optimizer(token, now_ns))
+        done = None
+        if not self.marking:
+            token = self.optimizers.token(optimizer, type(optimizer).__qualname__)
+            done = self.automaton.optimizer(token, now_ns)
+        if done is None:
+            self.sender.event(wire.OPTIMIZER_EXIT, self.step, now_ns, time.time_ns(), 0)
+        else:
+            self._completed(done)
         if self.profiling.active:
             self.profiling.overdue()
 

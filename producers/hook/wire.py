@@ -28,7 +28,7 @@ EVENT_MAGIC = 0xE1
 
 LOADER_ENTER = 1  # the data loader was asked for a batch
 LOADER_EXIT = 2  # it returned one
-OPTIMIZER_EXIT = 3  # an optimizer step returned
+OPTIMIZER_EXIT = 3  # an optimizer step returned, and no iteration was complete with it; otherwise ITERATION says both
 ITERATION = 4  # an iteration was completed: step = its number, duration_ns = its length
 GOODBYE = 5  # the process ends in an orderly way
 EVENT_NAMES = {1: "loader_enter", 2: "loader_exit", 3: "optimizer_exit", 4: "iteration", 5: "goodbye"}
