@@ -9,12 +9,16 @@ import numpy.typing as npt
 
 from eroica.localizer.frame import Executions, Floats, Frame, Ints
 
+QUEUED_US = 100.0
+"""Executions of a communicator that follow each other this closely stood in its queue: a wait in one delays the next."""
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Per entry of ``Frame.executions``.
 
-    ``wait_us`` = duration − shortest duration among the members, and no more than the part on the critical path.
+    ``wait_us`` = duration − shortest duration among the members, and no more than what of it reaches the critical path, in this
+    execution or in those that queue behind it.
     ``arriver`` is the entry of the member that arrived last, -1 where nobody waited for anybody. ``previous`` is the
     worker's entry before, -1 at the start of the window.
     """
@@ -53,8 +57,9 @@ def measure(frame: Frame) -> Waiting:
     order = np.lexsort((np.arange(n), e.duration_us, e.instance))
     firsts = np.concatenate(([0], np.flatnonzero(np.diff(e.instance[order])) + 1))
     last_arriver = order[firsts]
-    wait = np.minimum(e.duration_us - shortest[e.instance], np.maximum(e.exposed_us, 0.0))
-    wait = np.where(members[e.instance] > 1, wait, 0.0)
+    wait = np.where(members[e.instance] > 1, e.duration_us - shortest[e.instance], 0.0)
+    start = _step_starts(frame, e) + e.start_us
+    wait = _exposed(e, start, wait)
     arriver = np.where(members[e.instance] > 1, last_arriver[e.instance], -1)
     same = np.concatenate(([False], e.row[1:] == e.row[:-1]))
     previous = np.where(same, np.arange(n) - 1, -1)
@@ -66,14 +71,37 @@ def measure(frame: Frame) -> Waiting:
         transfer_us=shortest[e.instance],
         arriver=arriver,
         previous=previous,
-        own_us=_own_time(frame, e, same),
+        own_us=_own_time(e, start, same),
         partial=np.flatnonzero((members < size_of) & (members > 0)),
     )
 
 
-def _own_time(frame: Frame, e: Executions, same: npt.NDArray[np.bool_]) -> Floats:
-    """On each worker's own time line: the start of its step in the window, and the collective's offset in the step."""
-    start = _step_starts(frame, e) + e.start_us
+def _exposed(e: Executions, start: Floats, wait: Floats) -> Floats:
+    """What of each wait reaches the critical path, µs.
+
+    A wait may hide behind compute and still cost its whole length: what queues behind it on the same communicator comes later by
+    it and is hidden no more. Within such a queue the waits are paid, in order, by what is exposed from there on; what is not paid
+    by its end was hidden.
+    """
+    order = np.lexsort((start, e.communicator, e.row))
+    w, x, begin, end = wait[order], np.maximum(e.exposed_us, 0.0)[order], start[order], (start + e.duration_us)[order]
+    row, communicator = e.row[order], e.communicator[order]
+    broken = (row[1:] != row[:-1]) | (communicator[1:] != communicator[:-1]) | (begin[1:] - end[:-1] > QUEUED_US)
+    heads = np.concatenate(([0], np.flatnonzero(broken) + 1))
+    queue = np.concatenate(([0], np.cumsum(broken)))
+    tails = np.append(heads[1:], e.size) - 1
+    owed = np.cumsum(w - x)
+    owed -= (owed[heads] - (w - x)[heads])[queue]
+    hidden = owed[tails] - np.minimum(np.minimum.reduceat(owed, heads), 0.0)
+    waited = np.cumsum(w)
+    later = waited[tails][queue] - waited
+    paid = np.empty_like(wait)
+    paid[order] = w - np.clip(hidden[queue] - later, 0.0, w)
+    return paid
+
+
+def _own_time(e: Executions, start: Floats, same: npt.NDArray[np.bool_]) -> Floats:
+    """Start of each entry on its worker's own time line, less the latest end before it."""
     end = start + e.duration_us
     # The latest end so far of the same worker, since collectives may overlap: workers are kept apart by an offset.
     span = float(end.max(initial=0.0)) - min(0.0, float(start.min(initial=0.0))) + 1.0

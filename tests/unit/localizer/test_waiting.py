@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scenes import Scene, steady
+
+from eroica.localizer.build import build_frame
+from eroica.localizer.frame import Executions, Frame
+from eroica.localizer.waiting import measure
+
+pytestmark = pytest.mark.unit
+
+BLANK = build_frame(Scene(2, steady(50_000.0, {})).chunks())
+
+
+def frame(*workers: list[tuple[int, float, float, float]]) -> Frame:
+    """Per worker the executions of one step: (communicator, start, duration, exposed), the n-th of each being the same one."""
+    rows = [(row, at, *execution) for row, executions in enumerate(workers) for at, execution in enumerate(executions)]
+    row, instance, communicator, start, duration, exposed = (np.array(column) for column in zip(*rows, strict=True))
+    executions = Executions(
+        row=row, step=np.zeros_like(row), communicator=communicator, instance=instance, place=instance, start_us=start,
+        duration_us=duration, exposed_us=exposed,
+    )  # fmt: skip
+    return replace(BLANK, executions=executions, communicators=BLANK.communicators * 2)
+
+
+PUNCTUAL = [(0, 50e3, 1e3, 0.0), (0, 51e3, 1e3, 0.0), (0, 52e3, 1e3, 1e3)]
+
+
+@pytest.mark.parametrize(
+    ("waiter", "waits"),
+    [
+        # On the critical path from the beginning.
+        ([(0, 20e3, 31e3, 31e3), (0, 51e3, 1e3, 1e3), (0, 52e3, 1e3, 1e3)], [30e3, 0.0, 0.0]),
+        # Hidden behind compute, and nothing comes later by it.
+        ([(0, 20e3, 31e3, 0.0), (0, 51e3, 1e3, 0.0), (0, 52e3, 1e3, 0.0)], [0.0, 0.0, 0.0]),
+        # Hidden itself, but the two behind it in the queue would have been hidden too: 2 ms of it are paid there.
+        ([(0, 20e3, 31e3, 0.0), (0, 51e3, 1e3, 1e3), (0, 52e3, 1e3, 1e3)], [2e3, 0.0, 0.0]),
+        # A pause between: the second was not ready before, so the first did not delay it.
+        ([(0, 20e3, 30e3, 0.0), (0, 51e3, 1e3, 1e3), (0, 52e3, 1e3, 1e3)], [0.0, 0.0, 0.0]),
+        # Another communicator has another queue.
+        ([(0, 20e3, 31e3, 0.0), (1, 51e3, 1e3, 1e3), (1, 52e3, 1e3, 1e3)], [0.0, 0.0, 0.0]),
+        # Two waits in a queue: the earlier is paid first, the rest of the later was hidden.
+        ([(0, 48e3, 3e3, 0.0), (0, 51e3, 1e3, 1e3), (0, 52e3, 5e3, 3e3)], [2e3, 0.0, 2e3]),
+    ],
+)
+def test_a_wait_counts_as_far_as_it_reaches_the_critical_path(
+    waiter: list[tuple[int, float, float, float]], waits: list[float]
+) -> None:
+    measured = measure(frame(waiter, PUNCTUAL))
+    assert measured.wait_us[:3].tolist() == waits
+    assert measured.wait_us[3:].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_waiting_never_exceeds_the_wait_nor_what_is_exposed() -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(200):
+        lengths = rng.uniform(0.0, 5e3, (2, 12))
+        begins = np.cumsum(
+            np.concatenate((np.zeros((2, 1)), lengths[:, :-1] + rng.choice([0.0, 500.0], (2, 11))), axis=1), axis=1
+        )
+        shown = lengths * rng.uniform(0.0, 1.0, (2, 12))
+        jobs = [
+            [(0, *map(float, one)) for one in zip(*columns, strict=True)] for columns in zip(begins, lengths, shown, strict=True)
+        ]
+        measured = measure(frame(*jobs))
+        raw = (lengths - lengths.min(axis=0)).reshape(-1)
+        assert (measured.wait_us >= -1e-9).all()
+        assert (measured.wait_us <= raw + 1e-9).all()
+        assert (measured.wait_us.reshape(2, 12).sum(axis=1) <= shown.sum(axis=1) + 1e-6).all()
