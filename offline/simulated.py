@@ -59,7 +59,7 @@ def write_recording(
         partition = zlib.crc32(key) % TOPICS[topic].partitions
         offset = offsets.get((topic, partition), 0)
         offsets[topic, partition] = offset + 1
-        raw = encode(output.message)
+        raw = _encode(output.message)
         record = Incoming(
             topic, partition, offset, key, raw, _headers(output, f"{topic}/{partition}/{offset}"), output.event_time_us // 1_000
         )

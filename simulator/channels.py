@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Place:
     name: str
     index: int
     bytes: int
+    kept: bool = True
+    """Whether a summary holds its executions; else they count in the channel's totals only."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,6 @@ class Channel:
     peer: int
     """The other pipeline rank of a ``pp`` channel, else -1."""
     places: tuple[Place, ...]
-    kept: tuple[Place, ...]
-    """Those whose executions a summary holds."""
-    rest: tuple[Place, ...] = field(default=())
 
 
 class Channels:
@@ -70,7 +69,7 @@ class Channels:
             self._first[axis] = number
             number += len(groups)
         self._pp_of = None if self.pipeline is None else self.pipeline.index(work.world)
-        self._cache: dict[tuple[str, int], tuple[str, str, int]] = {}
+        self._cache: dict[tuple[str, int], tuple[str, str, str, int]] = {}
         self.by_stage = [self._channels(stage, steps, max_values) for stage in range(work.rank_of.shape[0])]
 
     def identity(self, channel: Channel, stage: int, lane: int) -> tuple[str, str, str, int]:
@@ -91,8 +90,9 @@ class Channels:
         if known is None:
             members = _members(self._work.groups[channel.axis], group)
             ranks = format_ranks(members) if members.size <= MAX_LISTED else ""
-            known = self._cache[key] = (str(self._first[channel.axis] + group), ranks, int(members.size))
-        return known[0], self.kind(channel.axis), known[1], known[2]
+            name = str(self._first[channel.axis] + group)
+            known = self._cache[key] = (name, self.kind(channel.axis), ranks, int(members.size))
+        return known
 
     def kind(self, axis: str) -> str:
         """Description of the process groups along *axis*, as the framework gives it."""
@@ -134,10 +134,15 @@ class Channels:
         traffic = self._work.traffic
         # Both ends number a transfer alike: by the number of its send, which stands before its receive.
         order = sorted(ops, key=lambda op: op - (traffic[op].op == "recv"))
-        places = tuple(Place(op, traffic[op].op, i, traffic[op].bytes) for i, op in enumerate(order))
-        every = -(-len(places) * steps // max_values) if len(places) * steps > max_values else 1
-        kept = tuple(p for p in places if p.index % every == 0 or p.index == len(places) - 1)
-        return Channel(axis, peer, places, kept, tuple(p for p in places if p not in kept))
+        every = -(-len(order) * steps // max_values) if len(order) * steps > max_values else 1
+        last = len(order) - 1
+        return Channel(
+            axis,
+            peer,
+            tuple(
+                Place(op, traffic[op].op, i, traffic[op].bytes, kept=i % every == 0 or i == last) for i, op in enumerate(order)
+            ),
+        )
 
 
 def _pipeline(work: Workload) -> Groups | None:

@@ -76,37 +76,41 @@ class Patterns:
     def work(self, stage: int, lanes: RankArray, ks: RankArray, window_us: FloatArray) -> list[FunctionRows]:
         """Functions of the ranks' own work in steps *ks*."""
         out = []
+        ranks = self._engine.work.rank_of[stage, lanes]
         for number, family in enumerate(FAMILIES):
             ops = np.flatnonzero((self._engine.work.step.graph.stage == stage) & (self._engine.family == number))
             own = self._run.own[np.ix_(ops, lanes, ks)].astype(np.float64)
-            ranks = self._engine.work.rank_of[stage, lanes]
             nominal = self._engine.nominal[ops]
+            # How an operation's time compares with its nominal one: what all its calls have in common.
+            stretch = np.divide(own, nominal[:, None, None], out=np.zeros_like(own), where=nominal[:, None, None] > 0)
+            common = _spread(stretch, np.ones((ranks.size, ks.size)))
+            per_step = own.sum(axis=0)
             for function, weight in self._weights:
-                if function.family == family:
-                    part = _columns(weight, ranks, ks) / _columns(self._family[number], ranks, ks)
-                    out.append(self._one(function, own, part, nominal, ranks, ks, window_us))
+                if function.family != family:
+                    continue
+                part = _columns(weight, ranks, ks) / _columns(self._family[number], ranks, ks)
+                steady = bool((part == part[:, :1]).all())
+                spread = common * part[:, 0] if steady else _spread(stretch, part)
+                out.append(self._one(function, per_step, spread, part, float(nominal.sum()), ranks, ks, window_us))
         return out
 
     def _one(
         self,
         function: Function,
-        own: FloatArray,
+        per_step: FloatArray,
+        spread: FloatArray,
         part: FloatArray,
-        nominal: FloatArray,
+        nominal_us: float,
         ranks: RankArray,
         ks: RankArray,
         window_us: FloatArray,
     ) -> FunctionRows:
-        total = (own.sum(axis=0) * part).sum(axis=1)
+        total = (per_step * part).sum(axis=1)
         # An operation's calls grow and shrink with it; how many there are does not.
-        calls = max(1, round(float(nominal.sum()) * function.share * ks.size / function.call_us))
-        each = np.divide(own, nominal[:, None, None], out=np.zeros_like(own), where=nominal[:, None, None] > 0)
-        call = each * part[None] * (float(nominal.sum()) * ks.size / calls)
-        flat = np.moveaxis(call, 1, 0).reshape(ranks.size, -1)
+        calls = max(1, round(nominal_us * function.share * ks.size / function.call_us))
+        p50, p90, p99, high, deviation = spread * (nominal_us * ks.size / calls)
         mu, sigma, resource = self._utilisation(function, ranks, ks)
-        p50 = np.median(flat, axis=1)
-        upper = np.quantile(flat, (0.9, 0.99), axis=1) if flat.shape[1] > 1 else np.stack([flat[:, 0]] * 2)
-        own_spread = function.spread if calls > 1 else 0.0
+        between = function.spread if calls > 1 else 0.0
         mean = total / calls
         table = np.stack(
             [
@@ -117,10 +121,10 @@ class Patterns:
                 total.round(1),
                 mean.round(1),
                 p50.round(1),
-                (upper[0] * (1 + _TAIL["p90"] * own_spread)).round(1),
-                (upper[1] * (1 + _TAIL["p99"] * own_spread)).round(1),
-                (flat.max(axis=1) * (1 + _TAIL["max"] * own_spread)).round(1),
-                (flat.var(axis=1) + (own_spread * mean) ** 2).round(1),
+                (p90 * (1 + _TAIL["p90"] * between)).round(1),
+                (p99 * (1 + _TAIL["p99"] * between)).round(1),
+                (high * (1 + _TAIL["max"] * between)).round(1),
+                (deviation**2 + (between * mean) ** 2).round(1),
             ],
             axis=1,
         )
@@ -237,6 +241,13 @@ def _columns(weight: FloatArray, ranks: RankArray, ks: RankArray) -> FloatArray:
     if weight.shape == (1, 1):
         return np.broadcast_to(weight, (ranks.size, ks.size))
     return np.asarray(weight[np.ix_(ranks, ks)])
+
+
+def _spread(stretch: FloatArray, part: FloatArray) -> FloatArray:
+    """p50, p90, p99, max and standard deviation of ``stretch × part`` for each rank, shape (5, ranks)."""
+    flat = np.moveaxis(stretch * part[None], 1, 0).reshape(part.shape[0], -1)
+    quantiles = _quantiles(flat, np.full(part.shape[0], flat.shape[1]))
+    return np.stack([*quantiles, flat.std(axis=1)])
 
 
 def _quantiles(flat: FloatArray, count: RankArray) -> list[FloatArray]:

@@ -55,5 +55,5 @@ def readings(effects: Effects, seed: int) -> FloatArray:
 
 
 def metrics_of(column: list[float]) -> list[Metric]:
-    """One rank's counters as a summary holds them."""
-    return [Metric(name=c.name, unit=c.unit, mean=round(v, 4)) for c, v in zip(BASE, column, strict=True)]
+    """One rank's counters (rounded already) as a summary holds them."""
+    return [Metric(name=c.name, unit=c.unit, mean=v) for c, v in zip(BASE, column, strict=True)]

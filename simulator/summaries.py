@@ -20,7 +20,7 @@ from eroica.simulator.readings import metrics_of, readings
 
 __all__ = ["SummaryMaker", "Window"]
 
-BLOCK = 256
+BLOCK = 512
 """Ranks whose arrays are in memory as Python numbers at once."""
 _PHASES = {"loading": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}
 
@@ -53,6 +53,7 @@ class _Block:
     functions: list[FunctionRows]
     figures: list[dict[str, float]]
     loading: FloatArray
+    readings: list[list[float]]
 
 
 class SummaryMaker:
@@ -76,13 +77,13 @@ class SummaryMaker:
         for at in range(0, ranks.size, BLOCK):
             some = ranks[at : at + BLOCK]
             stages = self._work.stage_of[some]
-            done: dict[int, Summary] = {}
-            for stage in np.unique(stages).tolist():
-                mine = some[stages == stage]
-                for summary in self._of_block(self._block(stage, mine, window), window, clock_us, begin_us):
-                    done[summary.who.rank] = summary
-            for rank in some.tolist():
-                yield done[rank]
+            # One stream of summaries a stage, drawn from in the order of the ranks: nothing is kept longer than needed.
+            streams = {
+                stage: self._of_block(self._block(stage, some[stages == stage], window), window, clock_us, begin_us)
+                for stage in np.unique(stages).tolist()
+            }
+            for stage in stages.tolist():
+                yield next(streams[stage])
 
     def _of_block(self, block: _Block, window: Window, clock_us: FloatArray, begin_us: float) -> Iterator[Summary]:
         request, channels = self._request, self.channels.by_stage[block.stage]
@@ -116,7 +117,7 @@ class SummaryMaker:
                 stacks=list(stacks),
                 communicators=self._communicators(block, i, channels, first),
                 pauses=pauses,
-                metrics=metrics_of(self._readings[:, rank].tolist()),
+                metrics=metrics_of(block.readings[i]),
                 figures=block.figures[i],
                 lost={"functions_cut": cut} if cut else {},
             )
@@ -129,7 +130,7 @@ class SummaryMaker:
             name, kind, ranks, size = self.channels.identity(channel, block.stage, lane)
             slots, left = [], []
             for place in channel.places:
-                if place in channel.rest:
+                if not place.kept:
                     left.append((place, block.total[at][i]))
                 else:
                     slots.append(
@@ -230,6 +231,7 @@ class SummaryMaker:
             functions=functions,
             figures=_figures(own, duration, exposed, window_us),
             loading=own["data"],
+            readings=self._readings[:, ranks].T.round(4).tolist(),
         )
 
     def _exposed(
