@@ -1,0 +1,181 @@
+"""Group and localize on three Kafka nodes, while everything that can die does: the verdict is the calm one, and it comes once."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from eroica.bus import BusProducer, ensure_topics, read_partitions
+from eroica.bus.local import KafkaCluster
+from eroica.bus.producer import wait_delivered
+from eroica.localizer.core import LocalizerCore
+from eroica.schemas.codec import decode_as, encode
+from eroica.schemas.groups import GroupChunk
+from eroica.schemas.outputs import InputRef, Output
+from eroica.schemas.settings import KafkaSettings, load_settings
+from eroica.schemas.summaries import CloseClass, Expectation, Summary
+from eroica.schemas.verdicts import Verdict
+from eroica.simulator.messages import Emission
+from eroica.simulator.scenario import load_scenario
+from eroica.simulator.simulation import Simulation
+from eroica.streams.collect import GroupCore
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+DEADLINE_S = 150.0
+SCENARIO = """
+name: failures
+about: a throttled GPU in a data-parallel job
+job: {name: failures, world: 16, framework: ddp}
+faults:
+  - {fault: slow_gpu_clock, at: {ranks: "5"}, dose: 1.5}
+"""
+
+
+def emitted(folder: Path) -> list[Output]:
+    """What agents and the opener put on summaries."""
+    file = folder / "failures.yaml"
+    file.write_text(SCENARIO)
+    wanted = (Expectation, Summary, CloseClass)
+    return [o for o in Emission(Simulation(load_scenario(file), 3)).all() if isinstance(o.message, wanted)]
+
+
+def calm_verdict(outputs: list[Output]) -> Verdict:
+    """Through the cores, in order, without a broker."""
+    group, localizer = GroupCore(load_settings().group), LocalizerCore(load_settings().localize)
+    verdicts = []
+    for offset, output in enumerate(outputs):
+        message = output.message
+        assert isinstance(message, (Expectation, Summary, CloseClass))
+        for made in group.feed(message, InputRef("summaries", 0, offset)):
+            assert isinstance(made.message, GroupChunk)
+            verdicts += localizer.feed(made.message, InputRef("groups", 0, len(verdicts)))
+    [verdict] = [o.message for o in verdicts]
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
+def comparable(verdict: Verdict) -> bytes:
+    """Offsets differ where messages came twice; nothing else may."""
+    return encode(msgspec.structs.replace(verdict, provenance=msgspec.structs.replace(verdict.provenance, inputs={})))
+
+
+class Services:
+    """Processes of ours on one broker."""
+
+    def __init__(self, settings: KafkaSettings, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._running: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+    def start(self, what: str) -> subprocess.Popen[bytes]:
+        log = self._folder / f"{what}-{len(self._running)}.log"
+        command = [sys.executable, "-m", "eroica.cli.main", what, "--bootstrap", self._settings.bootstrap]
+        command += ["--prefix", self._settings.prefix]
+        env = os.environ | {"TMPDIR": str(self._folder), "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "6000"}'}
+        with log.open("wb") as file:
+            process = subprocess.Popen(command, env=env, stdout=file, stderr=file)
+        self._running.append((process, log))
+        return process
+
+    def wait_ready(self) -> None:
+        for process, log in self._running:
+            until(lambda log=log, process=process: " ready " in log.read_text() or process.poll() is not None, log.read_text)
+
+    def logs(self) -> str:
+        return "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for _, log in self._running)
+
+    def close(self) -> None:
+        for process, _ in self._running:
+            if process.poll() is None:
+                process.kill()
+            process.wait(20)
+
+
+def until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(complaint())
+        time.sleep(0.1)
+
+
+def verdicts_on(settings: KafkaSettings) -> list[Verdict]:
+    return [
+        decode_as(Verdict, record.value, record.where)
+        for batch in read_partitions(settings, "verdicts", to_end=True)
+        for record in batch
+    ]
+
+
+@pytest.fixture
+def services(kafka3: KafkaCluster, prefix: str, tmp_path: Path) -> Iterator[tuple[KafkaSettings, Services]]:
+    settings = KafkaSettings(bootstrap=kafka3.bootstrap, prefix=prefix)
+    ensure_topics(settings)
+    running = Services(settings, tmp_path)
+    yield settings, running
+    running.close()
+
+
+def test_deaths_duplicates_and_disorder_change_nothing(
+    services: tuple[KafkaSettings, Services], kafka3: KafkaCluster, tmp_path: Path
+) -> None:
+    settings, running = services
+    outputs = emitted(tmp_path)
+    expected = calm_verdict(outputs)
+    assert [(c.class_, c.suspects.ranks) for c in expected.causes] == [("worker", "5")]
+    mixed = [*outputs, *outputs[::3]]
+    random.Random(5).shuffle(mixed)
+    group, localizer = running.start("group"), running.start("localize")
+    running.start("group")
+    running.wait_ready()
+    with BusProducer(settings, "test") as producer:
+
+        def send(part: list[Output]) -> None:
+            for output in part:
+                assert producer.send(output.topic, key=output.key, value=encode(output.message))
+            wait_delivered(producer, 60)
+
+        send(mixed[: len(mixed) // 3])
+        group.kill()
+        kafka3.kill_node(2)
+        try:
+            send(mixed[len(mixed) // 3 : 2 * len(mixed) // 3])
+            localizer.kill()
+            running.start("localize")
+            running.start("group")
+            send(mixed[2 * len(mixed) // 3 :])
+            until(lambda: len(verdicts_on(settings)) >= 1, lambda: "no verdict\n" + running.logs())
+        finally:
+            kafka3.restart_node(2)
+        # The same once more: whatever comes again is known by its id.
+        send(outputs)
+        marker = emitted_as(outputs, "req-marker")
+        send(marker)
+    until(lambda: any(v.request.id == "req-marker" for v in verdicts_on(settings)), lambda: "no marker\n" + running.logs())
+    found = [v for v in verdicts_on(settings) if v.request.id != "req-marker"]
+    assert [comparable(v) for v in found] == [comparable(expected)]
+
+
+def emitted_as(outputs: list[Output], request: str) -> list[Output]:
+    """The same messages under another request: when its verdict is there, everything before it was dealt with."""
+    renamed = []
+    for output in outputs:
+        message = output.message
+        if isinstance(message, Summary):
+            message = msgspec.structs.replace(message, who=msgspec.structs.replace(message.who, request=request))
+        elif isinstance(message, Expectation):
+            message = msgspec.structs.replace(message, request=msgspec.structs.replace(message.request, request=request))
+        elif isinstance(message, CloseClass):
+            message = msgspec.structs.replace(message, request=request)
+        parts = output.key.split("/")
+        renamed.append(Output("/".join([parts[0], request, *parts[2:]]), message, output.event_time_us))
+    return renamed
