@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 SCHEMA_VERSION = "1.0"
 """``major.minor``. Within a major version changes are additive and readers ignore unknown fields; another major is a
 dead letter."""
+
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A whole number of a message. JSON's have no end, but what exceeds 64 bits could be read and then neither be written again
+nor stand in a column: it is refused where it is read."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):

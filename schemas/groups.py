@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from eroica.schemas.base import Message, Record
+from eroica.schemas.base import Int, Message, Record
 from eroica.schemas.control import ProfileRequest
 
 ClosedBy = Literal["complete", "deadline", "idle"]
@@ -19,13 +19,13 @@ ClosedBy = Literal["complete", "deadline", "idle"]
 class PatternColumns(Record, frozen=True, kw_only=True):
     """One entry per (worker, function)."""
 
-    row: list[int] = msgspec.field(default_factory=list)
-    function: list[int] = msgspec.field(default_factory=list)
+    row: list[Int] = msgspec.field(default_factory=list)
+    function: list[Int] = msgspec.field(default_factory=list)
     """Index into ``GroupChunk.functions``."""
     beta: list[float] = msgspec.field(default_factory=list)
     mu: list[float] = msgspec.field(default_factory=list)
     sigma: list[float] = msgspec.field(default_factory=list)
-    count: list[int] = msgspec.field(default_factory=list)
+    count: list[Int] = msgspec.field(default_factory=list)
     total_us: list[float] = msgspec.field(default_factory=list)
     exclusive_us: list[float] = msgspec.field(default_factory=list)
     p50_us: list[float] = msgspec.field(default_factory=list)
@@ -47,8 +47,8 @@ class FunctionName(Record, frozen=True, kw_only=True):
 class StepColumns(Record, frozen=True, kw_only=True):
     """One entry per (worker, step). ``phases_us`` maps a phase to its column; a missing phase is 0."""
 
-    row: list[int] = msgspec.field(default_factory=list)
-    step: list[int] = msgspec.field(default_factory=list)
+    row: list[Int] = msgspec.field(default_factory=list)
+    step: list[Int] = msgspec.field(default_factory=list)
     start_us: list[float] = msgspec.field(default_factory=list)
     duration_us: list[float] = msgspec.field(default_factory=list)
     phases_us: dict[str, list[float]] = msgspec.field(default_factory=dict)
@@ -61,30 +61,30 @@ class CommunicatorName(Record, frozen=True, kw_only=True):
     kind: str = ""
     backend: str = ""
     ranks: str = ""
-    size: int = 0
+    size: Int = 0
 
 
 class SlotName(Record, frozen=True, kw_only=True):
     """Identity of a slot: a place in the step of a communicator."""
 
-    communicator: int
+    communicator: Int
     op: str
-    index: int
-    bytes: int = 0
+    index: Int
+    bytes: Int = 0
     dtype: str = ""
 
 
 class ExecutionColumns(Record, frozen=True, kw_only=True):
     """One entry per (worker, execution of a collective); times as in ``schemas.summaries.Slot``."""
 
-    row: list[int] = msgspec.field(default_factory=list)
-    slot: list[int] = msgspec.field(default_factory=list)
-    step: list[int] = msgspec.field(default_factory=list)
+    row: list[Int] = msgspec.field(default_factory=list)
+    slot: list[Int] = msgspec.field(default_factory=list)
+    step: list[Int] = msgspec.field(default_factory=list)
     start_us: list[float] = msgspec.field(default_factory=list)
     duration_us: list[float] = msgspec.field(default_factory=list)
     exposed_us: list[float] = msgspec.field(default_factory=list)
     """Part of the duration on the critical path."""
-    occurrence: list[int] = msgspec.field(default_factory=list)
+    occurrence: list[Int] = msgspec.field(default_factory=list)
     """Which execution of the slot within its step, from 0 (or the sequence number where the trace has one): members match by
     (slot, step, occurrence)."""
 
@@ -92,9 +92,9 @@ class ExecutionColumns(Record, frozen=True, kw_only=True):
 class PauseColumns(Record, frozen=True, kw_only=True):
     """One entry per (worker, kind of pause)."""
 
-    row: list[int] = msgspec.field(default_factory=list)
+    row: list[Int] = msgspec.field(default_factory=list)
     what: list[str] = msgspec.field(default_factory=list)
-    count: list[int] = msgspec.field(default_factory=list)
+    count: list[Int] = msgspec.field(default_factory=list)
     total_us: list[float] = msgspec.field(default_factory=list)
     max_us: list[float] = msgspec.field(default_factory=list)
 
@@ -102,7 +102,7 @@ class PauseColumns(Record, frozen=True, kw_only=True):
 class MetricColumns(Record, frozen=True, kw_only=True):
     """One entry per (worker, metric); ``name`` carries the unit as ``name[unit]``."""
 
-    row: list[int] = msgspec.field(default_factory=list)
+    row: list[Int] = msgspec.field(default_factory=list)
     name: list[str] = msgspec.field(default_factory=list)
     mean: list[float] = msgspec.field(default_factory=list)
 
@@ -110,18 +110,18 @@ class MetricColumns(Record, frozen=True, kw_only=True):
 class Worker(Record, frozen=True, kw_only=True):
     """Identity of a row, and what it could not tell."""
 
-    rank: int
+    rank: Int
     host: str
-    local_rank: int = -1
+    local_rank: Int = -1
     device: str = ""
-    coords: dict[str, int] = msgspec.field(default_factory=dict)
-    first_step: int
-    last_step: int
+    coords: dict[str, Int] = msgspec.field(default_factory=dict)
+    first_step: Int
+    last_step: Int
     window_us: float
-    ended_at_us: int = 0
+    ended_at_us: Int = 0
     """Event time of the window's end by the rank's host, µs since the epoch."""
-    late_by_steps: int = 0
-    lost: dict[str, int] = msgspec.field(default_factory=dict)
+    late_by_steps: Int = 0
+    lost: dict[str, Int] = msgspec.field(default_factory=dict)
     notes: list[str] = msgspec.field(default_factory=list)
     figures: dict[str, float] = msgspec.field(default_factory=dict)
 
@@ -129,11 +129,11 @@ class Worker(Record, frozen=True, kw_only=True):
 class StackRow(Record, frozen=True, kw_only=True):
     """Stack evidence of one worker of a blocked job."""
 
-    rank: int
+    rank: Int
     host: str
-    last_step: int
-    idle_us: int
-    ended_at_us: int = 0
+    last_step: Int
+    idle_us: Int
+    ended_at_us: Int = 0
     last_event: str = ""
     threads: list[str] = msgspec.field(default_factory=list)
     error: str = ""
@@ -153,8 +153,8 @@ class GroupChunk(Message, frozen=True, kw_only=True, tag="group"):
     cls: str
     classes: list[str]
     """All classes of the request, ascending."""
-    chunk: int
-    chunks: int
+    chunk: Int
+    chunks: Int
     closed_by: ClosedBy
     expected: str
     """Ranks expected in the class, as ranges (coverage fields are of the class, not of the chunk)."""

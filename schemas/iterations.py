@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from eroica.schemas.base import Message, Record
+from eroica.schemas.base import Int, Message, Record
 
 
 class RankIterations(Record, frozen=True, kw_only=True):
@@ -13,18 +13,18 @@ class RankIterations(Record, frozen=True, kw_only=True):
     Invariant: the durations are of consecutive steps; a gap (lost datagrams) starts another record.
     """
 
-    rank: int
-    first_step: int = 0
-    duration_us: list[int] = msgspec.field(default_factory=list)
-    ended_at_us: int = 0
+    rank: Int
+    first_step: Int = 0
+    duration_us: list[Int] = msgspec.field(default_factory=list)
+    ended_at_us: Int = 0
     """Event time at which the last of them ended, µs since the epoch by the host's clock; 0 without iterations."""
-    idle_us: int = 0
+    idle_us: Int = 0
     """Age of the rank's last event of any kind when the batch was made, by the host's own clock: needs no clock agreement."""
     last_event: str = ""
     """What that event was (``loader_enter``, ``optimizer_exit``…): where a silent rank stopped."""
     ended: bool = False
     """The process said goodbye: its silence is no fault."""
-    marks: dict[str, int] = msgspec.field(default_factory=dict)
+    marks: dict[str, Int] = msgspec.field(default_factory=dict)
     """Self-announced innocent work, kind → step, e.g. ``{"checkpoint": 400}``."""
 
 
@@ -37,15 +37,15 @@ class IterationBatch(Message, frozen=True, kw_only=True, tag="iterations"):
     job: str
     run_id: str
     host: str
-    shard: int
+    shard: Int
     """``rank // ranks_per_shard`` of the ranks inside: a batch never mixes shards."""
-    ranks_per_shard: int
-    world_size: int
-    seq: int
-    sent_at_us: int
+    ranks_per_shard: Int
+    world_size: Int
+    seq: Int
+    sent_at_us: Int
     """Event time of the batch, µs since the epoch by the host's clock."""
     ranks: list[RankIterations]
-    dropped: int = 0
+    dropped: Int = 0
     """Datagrams and batches known to be lost on this host so far."""
 
 
@@ -58,20 +58,20 @@ class StepPartial(Message, frozen=True, kw_only=True, tag="partial"):
 
     job: str
     run_id: str
-    shard: int
-    ranks_per_shard: int
-    world_size: int
-    first_step: int
-    count: list[int]
+    shard: Int
+    ranks_per_shard: Int
+    world_size: Int
+    first_step: Int
+    count: list[Int]
     """Ranks that reported the step."""
     mean_us: list[float]
-    max_us: list[int]
-    max_rank: list[int]
-    event_time_us: int
+    max_us: list[Int]
+    max_rank: list[Int]
+    event_time_us: Int
     """Latest event time seen in the shard."""
-    min_idle_us: int = 0
+    min_idle_us: Int = 0
     """Smallest age of a last event among the ranks that have not ended: if it is long, all stand still."""
-    idle_rank: int = -1
+    idle_rank: Int = -1
     """The rank that has been silent longest."""
     last_event: str = ""
     """Where that rank stopped."""
@@ -79,5 +79,5 @@ class StepPartial(Message, frozen=True, kw_only=True, tag="partial"):
     """All ranks of the shard have ended in an orderly way."""
     absent: str = ""
     """Ranks declared silent, as ranges."""
-    marked: list[int] = msgspec.field(default_factory=list)
+    marked: list[Int] = msgspec.field(default_factory=list)
     """Steps that announced themselves as innocent (checkpoint, evaluation)."""

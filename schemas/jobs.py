@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import msgspec
 
-from eroica.schemas.base import Message, Record
+from eroica.schemas.base import Int, Message, Record
 
 
 class RankInfo(Record, frozen=True, kw_only=True):
     """One worker process as its host sees it."""
 
-    rank: int
-    local_rank: int = -1
-    pid: int = 0
+    rank: Int
+    local_rank: Int = -1
+    pid: Int = 0
     device: str = ""
     """Device model, e.g. ``"cpu"`` or ``"NVIDIA H200"``."""
-    coords: dict[str, int] = msgspec.field(default_factory=dict)
+    coords: dict[str, Int] = msgspec.field(default_factory=dict)
     """Coordinates in the parallel layout where the worker knows them, e.g. ``{"pp": 0, "dp": 3, "tp": 1}``."""
 
 
@@ -37,7 +37,7 @@ class Layout(Record, frozen=True, kw_only=True):
     """A framework preset with its sizes, where the job tells one."""
 
     framework: str
-    sizes: dict[str, int] = msgspec.field(default_factory=dict)
+    sizes: dict[str, Int] = msgspec.field(default_factory=dict)
     order: str = ""
 
 
@@ -51,14 +51,14 @@ class JobAnnouncement(Message, frozen=True, kw_only=True, tag="job"):
     job: str
     run_id: str
     host: str
-    world_size: int
+    world_size: Int
     ranks: list[RankInfo]
     process_groups: list[ProcessGroup] = msgspec.field(default_factory=list)
     layout: Layout | None = None
     framework: str = ""
     launcher: str = ""
-    started_at_us: int = 0
+    started_at_us: Int = 0
     """When the first worker said hello, µs since the epoch by the host; the newest launch of a job's name wins by it."""
-    announced_at_us: int = 0
+    announced_at_us: Int = 0
     ended: bool = False
     """All workers of this host have ended in an orderly way."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from eroica.schemas.base import Message
+from eroica.schemas.base import Int, Message
 
 
 class Baseline(Message, frozen=True, kw_only=True, tag="baseline"):
@@ -16,7 +16,7 @@ class Baseline(Message, frozen=True, kw_only=True, tag="baseline"):
     """The request whose profile it came from."""
     fingerprint: str = ""
     """Digest of code and configuration; a baseline of another fingerprint is not comparable."""
-    event_time_us: int
+    event_time_us: Int
     step_us: float
     functions: dict[str, float] = msgspec.field(default_factory=dict)
     """Function → median exclusive time per step, µs."""
@@ -29,4 +29,4 @@ class Feedback(Message, frozen=True, kw_only=True, tag="feedback"):
     verdict_id: str
     helped: bool
     comment: str = ""
-    event_time_us: int
+    event_time_us: Int

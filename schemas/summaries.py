@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from eroica.schemas.base import Message, Record
+from eroica.schemas.base import Int, Message, Record
 from eroica.schemas.control import ProfileRequest
 
 Category = Literal["compute", "memory", "collective", "python"]
@@ -27,14 +27,14 @@ class FunctionPattern(Record, frozen=True, kw_only=True):
 
     name: str
     category: Category
-    stack: int = -1
+    stack: Int = -1
     """Index into ``Summary.stacks`` for Python functions, -1 without a stack."""
     beta: float
     mu: float = 0.0
     sigma: float = 0.0
     resource: str = ""
     """What mu and sigma measure: ``sm_clock``, ``cpu``, ``nvlink``, ``nic``, ``bus_gbps``; empty if nothing was sampled."""
-    count: int = 0
+    count: Int = 0
     total_us: float = 0.0
     """Sum of execution durations."""
     exclusive_us: float = 0.0
@@ -50,7 +50,7 @@ class FunctionPattern(Record, frozen=True, kw_only=True):
 class StepRecord(Record, frozen=True, kw_only=True):
     """One profiled step of one rank. Offsets are from the start of the window by the rank's own clock; phases in µs."""
 
-    step: int
+    step: Int
     start_us: float
     duration_us: float
     phases_us: dict[str, float] = msgspec.field(default_factory=dict)
@@ -66,17 +66,17 @@ class Slot(Record, frozen=True, kw_only=True):
 
     op: str
     """``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``barrier``, ``send``, ``recv``, …"""
-    index: int
+    index: Int
     """Place among the communicator's operations in the step, from 0."""
-    bytes: int = 0
+    bytes: Int = 0
     dtype: str = ""
-    count: int = 0
+    count: Int = 0
     """Executions in the window; the columns may hold a rule-bound selection of them."""
     total_us: float = 0.0
-    step: list[int] = msgspec.field(default_factory=list)
+    step: list[Int] = msgspec.field(default_factory=list)
     start_us: list[float] = msgspec.field(default_factory=list)
     duration_us: list[float] = msgspec.field(default_factory=list)
-    seq: list[int] = msgspec.field(default_factory=list)
+    seq: list[Int] = msgspec.field(default_factory=list)
     """Sequence numbers where the trace has them, else empty."""
     exposed_us: list[float] = msgspec.field(default_factory=list)
     """Part of each duration on the critical path (not hidden behind compute); empty if all of it is."""
@@ -90,7 +90,7 @@ class Communicator(Record, frozen=True, kw_only=True):
     backend: str = ""
     ranks: str = ""
     """Members as ranges; empty if the trace does not tell."""
-    size: int = 0
+    size: Int = 0
     slots: list[Slot] = msgspec.field(default_factory=list)
 
 
@@ -99,7 +99,7 @@ class Pause(Record, frozen=True, kw_only=True):
 
     what: str
     """``gc``, ``alloc``, ``loader``, ``compile``, ``checkpoint``, ``sync``."""
-    count: int
+    count: Int
     total_us: float
     max_us: float
 
@@ -124,13 +124,13 @@ class Identity(Record, frozen=True, kw_only=True):
     request: str
     cls: str
     """Comparison class, as the request assigns it."""
-    rank: int
-    world_size: int
+    rank: Int
+    world_size: Int
     host: str
-    local_rank: int = -1
-    pid: int = 0
+    local_rank: Int = -1
+    pid: Int = 0
     device: str = ""
-    coords: dict[str, int] = msgspec.field(default_factory=dict)
+    coords: dict[str, Int] = msgspec.field(default_factory=dict)
 
 
 class Summary(Message, frozen=True, kw_only=True, tag="summary"):
@@ -140,13 +140,13 @@ class Summary(Message, frozen=True, kw_only=True, tag="summary"):
     """
 
     who: Identity
-    first_step: int
-    last_step: int
+    first_step: Int
+    last_step: Int
     window_us: float
     """Length of the profiled window, µs."""
-    late_by_steps: int = 0
+    late_by_steps: Int = 0
     """How many steps after the asked-for one the profile started."""
-    ended_at_us: int
+    ended_at_us: Int
     """Event time of the window's end, µs since the epoch by the rank's host."""
     steps: list[StepRecord] = msgspec.field(default_factory=list)
     functions: list[FunctionPattern] = msgspec.field(default_factory=list)
@@ -158,7 +158,7 @@ class Summary(Message, frozen=True, kw_only=True, tag="summary"):
     metrics: list[Metric] = msgspec.field(default_factory=list)
     figures: dict[str, float] = msgspec.field(default_factory=dict)
     """Window figures: overlap_share, launch_delay_us, void_share, blocked_ms (what profiling cost) …"""
-    lost: dict[str, int] = msgspec.field(default_factory=dict)
+    lost: dict[str, Int] = msgspec.field(default_factory=dict)
     """What is missing and how much: functions_cut, events_dropped, events_repaired, stacks_cut …"""
     notes: list[str] = msgspec.field(default_factory=list)
 
@@ -168,16 +168,16 @@ class SummaryError(Message, frozen=True, kw_only=True, tag="summary_error"):
 
     who: Identity
     error: str
-    ended_at_us: int
+    ended_at_us: Int
 
 
 class StackEvidence(Message, frozen=True, kw_only=True, tag="stacks"):
     """Stacks of all processes of a stuck worker, taken from outside (answer to ``mode="stacks"``)."""
 
     who: Identity
-    ended_at_us: int
-    last_step: int
-    idle_us: int
+    ended_at_us: Int
+    last_step: Int
+    idle_us: Int
     last_event: str = ""
     threads: list[str] = msgspec.field(default_factory=list)
     """One entry a thread: ``pid/thread name/state: frames``, frames outermost first joined by ``;``."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from eroica.schemas.base import Message, Record
+from eroica.schemas.base import Int, Message, Record
 from eroica.schemas.control import Reason
 
 Status = Literal["culprit_found", "shared_cause", "no_fault_found", "insufficient_data"]
@@ -52,7 +52,7 @@ class Suspects(Record, frozen=True, kw_only=True):
     ranks: str = ""
     hosts: list[str] = msgspec.field(default_factory=list)
     links: list[str] = msgspec.field(default_factory=list)
-    stages: list[int] = msgspec.field(default_factory=list)
+    stages: list[Int] = msgspec.field(default_factory=list)
 
 
 class IsolationGroup(Record, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class RequestRef(Record, frozen=True, kw_only=True):
 
     id: str
     reason: Reason
-    steps: tuple[int, int]
+    steps: tuple[Int, Int]
     """First and last step that the verdict rests on."""
 
 
@@ -122,8 +122,8 @@ class Impact(Record, frozen=True, kw_only=True):
 class Coverage(Record, frozen=True, kw_only=True):
     """What the verdict was made from."""
 
-    expected: int
-    received: int
+    expected: Int
+    received: Int
     missing: str = ""
     late: str = ""
     topology_source: str = "unknown"

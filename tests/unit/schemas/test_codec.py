@@ -9,6 +9,7 @@ from eroica.schemas.codec import decode, decode_as, encode
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.errors import MessageTooLarge, SchemaError, UnknownMajorVersion
 from eroica.schemas.iterations import IterationBatch, RankIterations
+from eroica.schemas.jsonschema import json_schema, message_kinds
 from eroica.schemas.memory import Feedback
 from eroica.schemas.summaries import CloseClass, FunctionPattern, Identity, Summary
 from eroica.schemas.topics import TOPICS
@@ -99,3 +100,28 @@ def test_a_message_over_its_limit_is_not_written() -> None:
 def test_another_kind_of_the_topic_is_named() -> None:
     with pytest.raises(SchemaError, match="expected Summary, found CloseClass"):
         decode_as(Summary, encode(CLOSE))
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30, 10**400])
+def test_a_number_that_could_not_be_written_again_is_not_read(number: int) -> None:
+    with pytest.raises(SchemaError, match=r"issued_at_us"):
+        decode("control", encode(REQUEST).replace(b'"issued_at_us":1', b'"issued_at_us":%d' % number))
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_the_largest_numbers_survive_the_wire(number: int) -> None:
+    raw = encode(REQUEST).replace(b'"issued_at_us":1', b'"issued_at_us":%d' % number)
+    assert encode(decode("control", raw)) == raw
+
+
+@pytest.mark.parametrize("kind", sorted(message_kinds()))
+def test_every_whole_number_of_every_message_has_bounds(kind: str) -> None:
+    def unbounded(schema: object, path: str) -> list[str]:
+        if isinstance(schema, list):
+            return [p for i, part in enumerate(schema) for p in unbounded(part, f"{path}/{i}")]
+        if not isinstance(schema, dict):
+            return []
+        own = [path] if schema.get("type") == "integer" and not {"minimum", "maximum"} <= schema.keys() else []
+        return own + [p for key, part in schema.items() for p in unbounded(part, f"{path}/{key}")]
+
+    assert unbounded(json_schema(kind), "") == []
