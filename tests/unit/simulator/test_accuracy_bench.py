@@ -1,0 +1,105 @@
+"""The accuracy bench scores what it says, and its cases are what it covers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eroica.schemas.verdicts import (
+    Action,
+    Cause,
+    CauseClass,
+    Coverage,
+    IsolationGroup,
+    Provenance,
+    RequestRef,
+    Suspects,
+    Verdict,
+)
+from eroica.simulator.faults import FAULTS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench"))
+from accuracy_cases import DOSES, LAYOUTS, cases
+from accuracy_score import score
+
+pytestmark = pytest.mark.unit
+
+
+def _verdict(cls: CauseClass | None, confidence: float = 0.9, **suspects: Any) -> Verdict:
+    causes = []
+    if cls is not None:
+        causes = [
+            Cause(
+                class_=cls,
+                suspects=Suspects(**suspects),
+                isolation_group=IsolationGroup(kind="dp", ranks="0-7"),
+                explains=1.0,
+                confidence=confidence,
+                action=Action(kind="check", text=""),
+            )
+        ]
+    return Verdict(
+        verdict_id="v",
+        job="j",
+        request=RequestRef(id="r", reason="degradation", steps=(0, 4)),
+        status="culprit_found" if causes else "no_fault_found",
+        headline="",
+        event_time="",
+        causes=causes,
+        coverage=Coverage(expected=8, received=8),
+        provenance=Provenance(settings_digest="", software="", rules="eroica"),
+    )
+
+
+def _truth(cls: str, waiters: str = "", **more: Any) -> dict[str, Any]:
+    suspects = {"ranks": "", "hosts": [], "links": [], "stages": [], **more.pop("suspects", {})}
+    return {"causes": [{"class": cls, "suspects": suspects, **more}], "waiters": waiters}
+
+
+WORKER = _truth("worker", "0-2,4-7", suspects={"ranks": "3"})
+HOST = _truth("host", "4-7", suspects={"ranks": "0-3", "hosts": ["a"]})
+LINK = _truth("link", "0-7", suspects={"ranks": "3", "links": ["rank 3"]}, lookalikes="3,5")
+PAIR = _truth("link", "2-7", suspects={"hosts": ["a", "b"], "links": ["a|b"]})
+STAGE = _truth("pipeline_stage", suspects={"ranks": "4-7", "stages": [1]})
+HEALTHY: dict[str, Any] = {"causes": [], "waiters": ""}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "truth", "right", "accused", "waiter"),
+    [
+        (_verdict("worker", ranks="3"), WORKER, True, True, False),
+        (_verdict("worker", ranks="4"), WORKER, False, True, True),
+        (_verdict("worker", ranks="3-4"), WORKER, False, True, True),
+        (_verdict("host", ranks="3", hosts=["a"]), WORKER, False, True, False),
+        (_verdict("worker", 0.4, ranks="3"), WORKER, False, False, False),
+        (_verdict(None), WORKER, False, False, False),
+        (_verdict("host", ranks="0-3", hosts=["a"]), HOST, True, True, False),
+        (_verdict("host", ranks="4-7", hosts=["b"]), HOST, False, True, True),
+        (_verdict("link", ranks="5"), LINK, True, True, False),
+        (_verdict("link", ranks="6"), LINK, False, True, True),
+        (_verdict("link", links=["a|b"]), PAIR, True, True, False),
+        (_verdict("link", links=["a|c"]), PAIR, False, True, False),
+        (_verdict("pipeline_stage", stages=[1]), STAGE, True, False, False),
+        (_verdict("pipeline_stage", stages=[0]), STAGE, False, False, False),
+        (_verdict(None), HEALTHY, True, False, False),
+        (_verdict("worker", ranks="1"), HEALTHY, False, True, False),
+        (_verdict("data_imbalance"), HEALTHY, False, False, False),
+    ],
+)
+def test_scores(verdict: Verdict, truth: dict[str, Any], right: bool, accused: bool, waiter: bool) -> None:
+    found = score(verdict, truth)
+    assert (found.right, found.accused, found.waiter) == (right, accused, waiter)
+
+
+def test_the_matrix_covers_every_fault_dose_and_layout_with_seeds_of_its_own() -> None:
+    matrix = list(cases(tuple(LAYOUTS), 2, 2, 1))
+    faults = {(c.layout, c.what, c.level) for c in matrix if c.kind == "fault"}
+    assert faults == {(n, f, d) for n in LAYOUTS for f in FAULTS for d in DOSES}
+    assert {c.kind for c in matrix} == {"fault", "healthy", "pair", "nuisance"}
+    alone = [c.seed for c in matrix if c.kind != "nuisance"]
+    assert len(set(alone)) == len(alone)
+    for case in matrix[::50]:
+        assert case.scenario().seed == case.seed
