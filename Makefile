@@ -52,6 +52,11 @@ ifneq ($(UV),)
 	@$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[dev]'
 else
 	@[ -x $(BIN)/python ] || "$(PYTHON)" -m venv .venv || { rm -rf .venv; echo "Python cannot make a virtual environment: install its venv module (Debian: python3-venv), or uv." >&2; exit 2; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+# uv installs the same in a tenth of the time; where it cannot be had, pip does it all.
+	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv 2>/dev/null; then \
+	  $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[dev]'; \
+	else \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; \
+	fi
 endif
 	@touch $@
