@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy.typing as npt
 
 from eroica.schemas.errors import SchemaError
 
-MAX_RANK = 16_777_215
-"""Largest rank accepted from the wire: bounds the memory that a hostile ``"0-999999999"`` could ask for."""
+MAX_RANK = 1_048_575
+"""Largest rank accepted from the wire, ten times the largest jobs: bounds the memory that a hostile ``"0-999999999"`` could ask
+for."""
 
 RankArray = npt.NDArray[np.int64]
 
@@ -23,7 +25,7 @@ def format_ranks(ranks: Iterable[int] | RankArray) -> str:
     >>> format_ranks([3, 1, 2, 7])
     '1-3,7'
     """
-    array = np.unique(np.fromiter((int(r) for r in ranks), dtype=np.int64))
+    array = np.unique(ranks if isinstance(ranks, np.ndarray) else np.fromiter((int(r) for r in ranks), dtype=np.int64))
     if array.size == 0:
         return ""
     breaks = np.flatnonzero(np.diff(array) != 1)
@@ -35,24 +37,69 @@ def format_ranks(ranks: Iterable[int] | RankArray) -> str:
 def parse_ranks(text: str) -> RankArray:
     """Read ranges back into a sorted int64 array, shape (n,).
 
-    :raises SchemaError: for anything but ascending or repeated ranges of ranks in ``0..MAX_RANK``.
+    :raises SchemaError: as :meth:`RankRanges.parse`.
     """
-    if not text:
-        return np.empty(0, dtype=np.int64)
-    parts: list[RankArray] = []
-    total = 0
-    for part in text.split(","):
-        low, dash, high = part.partition("-")
-        if not _is_rank(low) or (dash and not _is_rank(high)):
-            raise SchemaError(f"{part[:40]!r} is not a rank or a range of ranks", do="write ranks as '0-31,40'")
-        first, last = int(low), int(high or low)
-        if last < first or last > MAX_RANK:
-            raise SchemaError(f"{part[:40]!r} is not an ascending range within 0..{MAX_RANK}")
-        total += last - first + 1
-        if total > MAX_RANK + 1:
-            raise SchemaError("the set names more ranks than a job can have")
-        parts.append(np.arange(first, last + 1, dtype=np.int64))
-    return np.unique(np.concatenate(parts))
+    return RankRanges.parse(text).array()
+
+
+class RankRanges:
+    """A set of ranks as its ranges, read but not spelled out: a few bytes whatever the set's size."""
+
+    __slots__ = ("firsts", "lasts")
+
+    def __init__(self, firsts: list[int], lasts: list[int]) -> None:
+        """Ascending ranges that neither overlap nor touch, ends included."""
+        self.firsts = firsts
+        self.lasts = lasts
+
+    @classmethod
+    def parse(cls, text: str) -> RankRanges:
+        """Read ranges, in any order and overlapping as they may.
+
+        :raises SchemaError: for anything but ascending or repeated ranges of ranks in ``0..MAX_RANK``.
+        """
+        found: list[tuple[int, int]] = []
+        total = 0
+        for part in text.split(",") if text else ():
+            low, dash, high = part.partition("-")
+            if not _is_rank(low) or (dash and not _is_rank(high)):
+                raise SchemaError(f"{part[:40]!r} is not a rank or a range of ranks", do="write ranks as '0-31,40'")
+            first, last = int(low), int(high or low)
+            if last < first or last > MAX_RANK:
+                raise SchemaError(f"{part[:40]!r} is not an ascending range within 0..{MAX_RANK}")
+            total += last - first + 1
+            if total > MAX_RANK + 1:
+                raise SchemaError("the set names more ranks than a job can have")
+            found.append((first, last))
+        found.sort()
+        firsts: list[int] = []
+        lasts: list[int] = []
+        for first, last in found:
+            if lasts and first <= lasts[-1] + 1:
+                lasts[-1] = max(lasts[-1], last)
+            else:
+                firsts.append(first)
+                lasts.append(last)
+        return cls(firsts, lasts)
+
+    def __contains__(self, rank: int) -> bool:
+        """Whether *rank* is in the set; logarithmic in the number of ranges."""
+        at = bisect_right(self.firsts, rank) - 1
+        return at >= 0 and rank <= self.lasts[at]
+
+    def __len__(self) -> int:
+        """Number of ranks."""
+        return sum(self.lasts) - sum(self.firsts) + len(self.firsts)
+
+    def __str__(self) -> str:
+        """As :func:`format_ranks` writes it."""
+        return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(self.firsts, self.lasts, strict=True))
+
+    def array(self) -> RankArray:
+        """All ranks, ascending, shape (n,)."""
+        if not self.firsts:
+            return np.empty(0, dtype=np.int64)
+        return np.concatenate([np.arange(a, b + 1, dtype=np.int64) for a, b in zip(self.firsts, self.lasts, strict=True)])
 
 
 def _is_rank(text: str) -> bool:

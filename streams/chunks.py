@@ -10,7 +10,7 @@ import msgspec
 from eroica.schemas.codec import encode
 from eroica.schemas.errors import MessageTooLarge
 from eroica.schemas.groups import ClosedBy, GroupChunk
-from eroica.schemas.ranks import RankArray, format_ranks
+from eroica.schemas.ranks import RankRanges, format_ranks
 from eroica.schemas.summaries import Expectation, StackEvidence, Summary, SummaryError
 from eroica.streams.columns import stack_rows, summary_columns
 
@@ -28,7 +28,7 @@ class ClosedClass:
     """What a class ended with. Invariant: ``members`` have one entry a rank, ascending, all of them expected."""
 
     expectation: Expectation
-    expected: RankArray
+    expected: RankRanges
     closed_by: ClosedBy
     members: Sequence[Member]
     offsets: tuple[int, ...]
@@ -65,7 +65,7 @@ def _frame(closed: ClosedClass, members: Sequence[Member]) -> GroupChunk:
         chunk=0,
         chunks=1,
         closed_by=closed.closed_by,
-        expected=format_ranks(closed.expected),
+        expected=str(closed.expected),
         received=format_ranks(m.who.rank for m in members if not isinstance(m, SummaryError)),
         late=format_ranks(m.who.rank for m in members if isinstance(m, Summary) and m.late_by_steps > 0),
         errors={str(m.who.rank): m.error[:MAX_ERROR_CHARS] for m in failed[:MAX_ERRORS]},

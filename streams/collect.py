@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
-import numpy as np
 
 from eroica.schemas.groups import ClosedBy
 from eroica.schemas.outputs import InputRef, Output
-from eroica.schemas.ranks import parse_ranks
+from eroica.schemas.ranks import RankRanges
 from eroica.schemas.settings import GroupSettings
 from eroica.schemas.summaries import CloseClass, Expectation, StackEvidence, Summary, SummaryError, SummaryTopicMessage
 from eroica.schemas.topics import message_key
@@ -51,7 +50,7 @@ class GroupCounters:
 class _Open:
     since_us: int
     expectation: Expectation | None = None
-    expected: frozenset[int] = frozenset()
+    expected: RankRanges = field(default_factory=lambda: RankRanges([], []))
     held: dict[int, bytes] = field(default_factory=dict)
     """Rank → its first word, packed: a tenth of the memory of the objects."""
     offsets: list[int] = field(default_factory=list)
@@ -172,7 +171,7 @@ class GroupCore:
         if key in self._closed:
             self.counters.repeated += 1
             return []
-        expected = frozenset(parse_ranks(message.ranks).tolist())
+        expected = RankRanges.parse(message.ranks)
         one, outputs = self._class(key, self._seen_at(request.job, request.issued_at_us), ref)
         if one.expectation is not None:
             self.counters.repeated += 1
@@ -241,7 +240,7 @@ class GroupCore:
         members = [_unpack(one.held[rank]) for rank in sorted(one.held)]
         closed = ClosedClass(
             expectation=one.expectation,
-            expected=np.array(sorted(one.expected), dtype=np.int64),
+            expected=one.expected,
             closed_by=closed_by,
             members=members,
             offsets=tuple(sorted(one.offsets)),

@@ -6,16 +6,17 @@ Pure: no clock, no Kafka. Cool-down, budget and silence run on event time.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from contextlib import suppress
 from dataclasses import dataclass
 
-from eroica.schemas.control import ProfileRequest, Reason
-from eroica.schemas.errors import InvalidInput
+from eroica.schemas.control import ProfileRequest, Reason, checked_classes
+from eroica.schemas.errors import InvalidInput, SchemaError
 from eroica.schemas.iterations import StepPartial
 from eroica.schemas.outputs import Output
 from eroica.schemas.settings import DetectSettings
 from eroica.schemas.topics import message_key
 from eroica.streams.merge import JobStep, ShardMerge
-from eroica.streams.request import lead, profile_request, profiled_steps
+from eroica.streams.request import comes_in_time, lead, profile_request, profiled_steps
 from eroica.streams.rules import Finding, Level, Spikes, blocked_after_us
 from eroica.topology.jobview import JobView
 
@@ -83,7 +84,9 @@ class JobCore:
         """
         run = self._runs.get((request.job, request.run_id))
         if run is not None:
-            run.note(request)
+            with suppress(SchemaError):  # nobody serves it; group puts it into the dead letters
+                checked_classes(request)
+                run.note(request)
 
     def watches(self, job: str, run_id: str) -> bool:
         """Whether this launch of *job* is watched here."""
@@ -122,7 +125,7 @@ class _Run:
         return [*requests, blocked] if blocked is not None else requests
 
     def note(self, request: ProfileRequest) -> None:
-        if not self._remember(request.request):
+        if not self._remember(request.request) or not comes_in_time(request, self._last_step, self._level.mean_us):
             return
         self._issued.append((request.issued_at_us, _WEIGHT[request.reason]))
         steps = profiled_steps(request, self._level.mean_us)

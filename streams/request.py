@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from eroica.schemas.control import ProfileRequest, Reason
+from eroica.schemas.control import MAX_CLASSES, ProfileRequest, Reason
 from eroica.schemas.ids import stable_id
 from eroica.schemas.ranks import format_ranks
 from eroica.schemas.settings import DetectSettings
@@ -13,6 +13,10 @@ from eroica.topology.jobview import JobView
 
 MAX_CLASSES_BYTES = 400_000
 """Classes that take more in a request fall back to one class: the request must fit a message, and a group message carries it."""
+
+LONGEST_PROFILE_MS = 60_000
+"""Agents stop a profile after this (``agent.max_profile_ms``), whatever was asked."""
+MAX_WAIT_MS = 3_600_000
 
 
 def profile_request(
@@ -62,10 +66,17 @@ def lead(settings: DetectSettings, mean_us: float) -> int:
 
 
 def profiled_steps(request: ProfileRequest, mean_us: float) -> int:
-    """Steps that *request* profiles, estimated from the mean iteration where it asks for a time."""
+    """Steps that *request* profiles; those of a time, and of the longest profile that agents record, by the mean iteration."""
     if request.mode == "stacks":
         return 0
-    return request.steps or math.ceil(request.duration_ms * 1_000 / max(mean_us, 1.0))
+    steps = request.steps or math.ceil(request.duration_ms * 1_000 / max(mean_us, 1.0))
+    return min(steps, math.ceil(LONGEST_PROFILE_MS * 1_000 / max(mean_us, 1.0)))
+
+
+def comes_in_time(request: ProfileRequest, last_step: int, mean_us: float) -> bool:
+    """Whether the profile begins before its deadline; else nobody waits for it any more and nothing is profiled."""
+    ahead_us = (request.start_step - last_step) * mean_us
+    return ahead_us <= 1_000 * min(request.deadline_ms + request.duration_ms, MAX_WAIT_MS)
 
 
 def _classes(view: JobView | None, run_id: str, world_size: int) -> tuple[dict[str, str], str, str]:
@@ -76,6 +87,10 @@ def _classes(view: JobView | None, run_id: str, world_size: int) -> tuple[dict[s
         note = f"; the announced world size {view.world_size} contradicts {world_size}, so all ranks are compared with each other"
         return everyone, "unknown", note
     classes = {name: format_ranks(view.classes[name]) for name in sorted(view.classes)}
-    if sum(len(name) + len(ranks) + 8 for name, ranks in classes.items()) > MAX_CLASSES_BYTES:
-        return everyone, "unknown", "; the comparison classes do not fit a message, so all ranks are compared with each other"
+    if len(classes) > MAX_CLASSES or sum(len(name) + len(ranks) + 8 for name, ranks in classes.items()) > MAX_CLASSES_BYTES:
+        return (
+            everyone,
+            "unknown",
+            "; the comparison classes are too many for a message, so all ranks are compared with each other",
+        )
     return classes, view.topology_source, ""

@@ -44,6 +44,9 @@ DRAIN_S = 5.0
 MAX_INBOX = 2_000
 """Batches of datagrams that may wait for the main loop."""
 MAX_TOLD = 256
+OUR_MISTAKES = (ArithmeticError, LookupError, TypeError, AttributeError, ValueError)
+"""What input from outside may still raise where we erred. The agent outlives it: other jobs depend on it, and a request on
+``control`` would meet the next agent too."""
 
 
 class Agent:
@@ -185,10 +188,13 @@ class Agent:
     def _take_datagrams(self, datagrams: list[bytes]) -> None:
         for datagram in datagrams:
             message = unpack(datagram)
-            if isinstance(message, Event):
-                self._state.event(message)
-            elif message is None or not self._on_message(message):
-                self._counters.add("datagrams_malformed")
+            try:
+                if isinstance(message, Event):
+                    self._state.event(message)
+                elif message is None or not self._on_message(message):
+                    self._counters.add("datagrams_malformed")
+            except OUR_MISTAKES as error:
+                self._survive(error, "a datagram")
 
     def _on_message(self, message: dict[str, Any]) -> bool:
         kind = message.get("kind")
@@ -225,6 +231,15 @@ class Agent:
                 # Detect and group read the topic too and put it into the dead letters: once, not once a host.
                 self._counters.add("requests_bad")
                 self._tell(str(error))
+            except OUR_MISTAKES as error:
+                self._survive(error, record.where)
+
+    def _survive(self, error: Exception, what: str) -> None:
+        self._counters.add("messages_broke_us")
+        text = f"{what} broke the agent and is left out: {error!r}"
+        if text not in self._told:
+            _log.debug("traceback", exc_info=error)
+        self._tell(text)
 
     def _on_rows(self, jobs: frozenset[str], rows: list[Row] | None) -> None:
         if rows is not None:

@@ -21,7 +21,7 @@ from eroica.producers.agent.profiles import (
     profile_command,
     summary_key,
 )
-from eroica.producers.agent.requests import classes_of
+from eroica.producers.agent.requests import classes_of, starts_too_late
 from eroica.producers.agent.server import DatagramServer
 from eroica.producers.agent.stacks import Stacks, dump_stacks
 from eroica.producers.agent.summariser import Done, Summariser, Task
@@ -95,6 +95,9 @@ class Answers:
             elif not worker.alive:
                 how = "has ended" if worker.ended else "is gone without a goodbye"
                 self._fail(who, f"the process {how}, so it cannot be profiled", now_us)
+            elif starts_too_late(request, worker.last_step, worker.mean_us):
+                ahead = request.start_step - worker.last_step
+                self._fail(who, f"step {request.start_step} is {ahead} steps ahead: nobody waits for its profile so long", now_us)
             else:
                 self._ask(request, worker, who, now_us)
         if self._profiles:

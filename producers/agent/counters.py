@@ -22,6 +22,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "profiles_unanswered": "profiles that did not come by their deadline",
         "profiles_unasked": "profiles that nobody asked for, or that came after their deadline",
         "summaries_failed": "summarisers that crashed or took too long",
+        "messages_broke_us": "datagrams and requests that met a mistake of ours",
         "messages_too_large": "messages over the limit of their topic",
         "messages_poisoned": "messages that the broker refused again and again while it took others",
         "spool_dropped": "messages given up since the disk spool was full",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +12,8 @@ from eroica.producers.hook.wire import WIRE_VERSION
 from eroica.schemas.errors import InvalidInput, SchemaError
 from eroica.schemas.jobs import ProcessGroup
 from eroica.schemas.ranks import MAX_RANK, format_ranks, parse_ranks
+
+M = TypeVar("M")
 
 MAX_GROUPS = 512
 """As in the hook; a rank of a large job is in about twenty."""
@@ -60,6 +63,15 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
+def convert(message: dict[str, Any], kind: type[M]) -> M:
+    """*message* as *kind*. Half surrogates (a job's name in no encoding) become question marks: they could not be sent on.
+
+    :raises msgspec.MsgspecError: it is none; also for numbers that JSON does not have.
+    """
+    raw = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+    return msgspec.json.decode(raw, type=kind)
+
+
 def parse_hello(message: dict[str, Any]) -> Hello:
     """Check a ``hello`` message.
 
@@ -72,9 +84,9 @@ def parse_hello(message: dict[str, Any]) -> Hello:
             do="install the same release of eroica in the training environment and for the agent",
         )
     try:
-        hello = msgspec.convert(message, Hello)
+        hello = convert(message, Hello)
         hello.process_groups()
-    except msgspec.ValidationError as error:
+    except msgspec.MsgspecError as error:
         raise InvalidInput(f"a hello cannot be understood: {error}", where=f"pid {str(message.get('pid'))[:20]}") from error
     except SchemaError as error:
         raise InvalidInput(f"a hello names impossible ranks: {error.what}", where=f"pid {hello.pid}") from error

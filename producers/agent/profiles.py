@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from eroica.producers.agent.hello import Rank, Text
+from eroica.producers.agent.hello import Rank, Text, convert
 from eroica.producers.agent.hoststate import Run, Worker
 from eroica.producers.hook.wire import WIRE_VERSION
 from eroica.schemas.control import ProfileRequest
@@ -46,8 +46,8 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
 def parse_profiled(message: dict[str, Any]) -> Profiled | None:
     """Check a ``profiled`` message; ``None`` for one that cannot be understood."""
     try:
-        return msgspec.convert(message, Profiled)
-    except msgspec.ValidationError:
+        return convert(message, Profiled)
+    except msgspec.MsgspecError:
         return None
 
 

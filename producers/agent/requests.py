@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-import numpy as np
-
 from eroica.producers.agent.counters import Counters
-from eroica.schemas.control import ProfileRequest
-from eroica.schemas.errors import SchemaError
-from eroica.schemas.ranks import parse_ranks
+from eroica.schemas.control import ProfileRequest, checked_classes
 
 MAX_SEEN = 4_096
+MAX_WAIT_MS = 3_600_000
+MAX_AHEAD_UNKNOWN = 10_000
 MIN_AGE_LIMIT_US = 120_000_000
 """A request may always be this old: its issuer's clock or its way may be late."""
 
@@ -42,16 +40,25 @@ class RequestFilter:
 def classes_of(request: ProfileRequest, ranks: Iterable[int]) -> dict[int, str]:
     """The comparison class of each of *ranks*; a rank that is in none is left out.
 
-    :raises SchemaError: classes that are no sets of ranks, or a request that asks for nothing.
+    :raises SchemaError: as :func:`checked_classes`.
     """
-    if request.mode == "profile" and (request.steps > 0) == (request.duration_ms > 0):
-        raise SchemaError(
-            "exactly one of steps and duration_ms must be positive", where=f"control, request {request.request[:64]}"
-        )
-    wanted = np.array(sorted(set(ranks)), dtype=np.int64)
+    members = checked_classes(request)
     found: dict[int, str] = {}
-    for cls in sorted(request.classes):
-        members = np.intersect1d(wanted, parse_ranks(request.classes[cls]), assume_unique=True)
-        for rank in members.tolist():
-            found.setdefault(rank, cls)
+    for rank in sorted(set(ranks)):
+        cls = next((name for name in sorted(members) if rank in members[name]), None)
+        if cls is not None:
+            found[rank] = cls
     return found
+
+
+def starts_too_late(request: ProfileRequest, last_step: int, mean_us: float) -> bool:
+    """Whether a rank would reach the first step only when nobody waits for its profile any more.
+
+    Its hook would keep the command, and refuse all others meanwhile.
+
+    :param mean_us: of the rank's last iterations; 0 if it has had none: then it may be so many steps ahead.
+    """
+    ahead = request.start_step - (last_step + 1)
+    if mean_us <= 0:
+        return ahead > MAX_AHEAD_UNKNOWN
+    return ahead * mean_us > 1_000 * min(request.deadline_ms + request.duration_ms, MAX_WAIT_MS)

@@ -58,7 +58,7 @@ class TraceStore:
             return False
         try:
             return stat.S_ISREG(candidate.lstat().st_mode)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a null byte within the name
             return False
 
     def remove(self, path: Path) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from agent_unit_kit import hello, hello_message
 
+from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.hello import parse_hello
+from eroica.producers.agent.hoststate import HostState
+from eroica.schemas.codec import decode, encode
 from eroica.schemas.errors import InvalidInput
 
 pytestmark = pytest.mark.unit
@@ -30,6 +33,8 @@ def test_groups_are_told_as_ranges_whether_they_came_as_lists_or_ranges() -> Non
         ({"job": ""}, "job"),
         ({"job": "x" * 257}, "job"),
         ({"pid": True}, "pid"),
+        ({"rank": float("nan")}, "understood"),
+        ({"world_size": float("inf")}, "understood"),
         ({"coords": {str(n): 0 for n in range(17)}}, "coords"),
         ({"groups": [{"name": "0", "ranks": [2**40]}]}, "ranks"),
         ({"groups": [{"name": "0", "ranks": "0-99999999999"}]}, "ranks"),
@@ -47,3 +52,12 @@ def test_a_missing_field_is_refused() -> None:
     del message["run_id"]
     with pytest.raises(InvalidInput, match="run_id"):
         parse_hello(message)
+
+
+def test_names_in_no_encoding_can_be_sent_on() -> None:
+    found = parse_hello(hello_message(job="caf\udce9", run_id="\ud800", groups=[{"name": "\udfff", "ranks": [0]}]))
+    state = HostState("h", 1_024, Counters())
+    state.hello(found, 1_000_000, 1)
+    [batch] = state.batches(2_000_000, 2)
+    assert decode("iterations", encode(batch.message)) == batch.message
+    assert found.job == "caf?" and found.process_groups()[0].name == "?"

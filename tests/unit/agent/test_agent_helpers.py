@@ -45,7 +45,14 @@ def test_only_a_plain_file_in_the_requests_own_folder_is_read(tmp_path: Path) ->
     secret.write_text("s")
     (folder / "link.json").symlink_to(secret)
     assert store.is_ours(str(good), "../../etc")
-    for path in (folder / "link.json", secret, folder / ".." / ".." / "secret", folder, folder / "absent.json"):
+    for path in (
+        folder / "link.json",
+        secret,
+        folder / ".." / ".." / "secret",
+        folder,
+        folder / "absent.json",
+        folder / "null\0byte",
+    ):
         assert not store.is_ours(str(path), "../../etc")
     assert not store.is_ours(str(good), "other")
     store.remove(good)

@@ -21,7 +21,7 @@ from eroica.producers.agent.profiles import (
     parse_profiled,
     profile_command,
 )
-from eroica.producers.agent.requests import MAX_SEEN, RequestFilter, classes_of
+from eroica.producers.agent.requests import MAX_SEEN, RequestFilter, classes_of, starts_too_late
 from eroica.producers.hook.command import parse_profile
 from eroica.schemas.errors import SchemaError
 from eroica.schemas.summaries import SummaryError
@@ -142,3 +142,34 @@ def test_a_failure_goes_where_the_summary_would_have_gone() -> None:
 )  # fmt: skip
 def test_an_answer_that_cannot_be_is_none(message: dict[str, Any]) -> None:
     assert parse_profiled(message) is None
+
+
+def test_classes_take_no_time_for_the_ranks_that_are_not_here() -> None:
+    everyone = request(world_size=1_000_000, classes={f"c{i}": f"{1_000 * i}-{1_000 * i + 999}" for i in range(1_000)})
+    assert classes_of(everyone, [0, 999_999]) == {0: "c0", 999_999: "c999"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"classes": {f"c{i}": "0-3" for i in range(30_000)}},
+        {"classes": {"a": "0-3", "b": "2"}},
+        {"classes": {"a": "0-4"}},
+        {"world_size": 0},
+        {"world_size": 10**9, "classes": {}},
+        {"steps": 10**9},
+        {"steps": -5},
+        {"steps": 0, "duration_ms": 10**12},
+    ],
+)
+def test_a_hostile_request_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError):
+        classes_of(request(**fields), [0])
+
+
+@pytest.mark.parametrize(
+    ("start", "mean_us", "late"),
+    [(100, 1_000, False), (10**9, 1_000, True), (100, 0, False), (10**9, 0, True), (-1, 1_000, False), (5_000, 100_000, True)],
+)
+def test_a_start_that_nobody_waits_for_is_known(start: int, mean_us: int, late: bool) -> None:
+    assert starts_too_late(request(start_step=start), last_step=10, mean_us=mean_us) is late

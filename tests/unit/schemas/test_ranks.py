@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.schemas.errors import SchemaError
-from eroica.schemas.ranks import MAX_RANK, format_ranks, parse_ranks
+from eroica.schemas.ranks import MAX_RANK, RankRanges, format_ranks, parse_ranks
 
 pytestmark = pytest.mark.unit
 
@@ -28,6 +28,13 @@ def test_writing_and_reading_are_inverse(ranks: set[int]) -> None:
 def test_a_wrong_set_is_refused(text: str) -> None:
     with pytest.raises(SchemaError):
         parse_ranks(text)
+
+
+def test_a_set_of_ranges_is_asked_without_being_spelled_out() -> None:
+    ranks = RankRanges.parse("7,0-3,2-4,5,40-41")
+    assert (str(ranks), len(ranks)) == ("0-5,7,40-41", 9)
+    assert [r for r in range(-1, 50) if r in ranks] == ranks.array().tolist() == parse_ranks(str(ranks)).tolist()
+    assert (str(RankRanges.parse("")), len(RankRanges.parse("")), 0 in RankRanges.parse("")) == ("", 0, False)
 
 
 def test_a_hostile_set_of_overlapping_ranges_is_refused_before_it_takes_memory() -> None:

@@ -259,7 +259,8 @@ def test_an_expectation_of_nonsense_is_refused(ranks: str) -> None:
 
 def test_a_request_opens_each_of_its_classes_where_their_summaries_go() -> None:
     request = ProfileRequest(
-        request="q", job="a/b", run_id="r", reason="manual", world_size=4, classes={"pp1": "2-3", "pp0": "0-1"}, issued_at_us=T0,
+        request="q", job="a/b", run_id="r", reason="manual", steps=3, world_size=4, classes={"pp1": "2-3", "pp0": "0-1"},
+        issued_at_us=T0,
         deadline_ms=1,
     )  # fmt: skip
     outputs = open_classes(request)

@@ -116,6 +116,29 @@ def test_marked_profiled_and_warm_up_steps_are_innocent() -> None:
     assert requests_of(core, run_of([100_000] * 5 + [400_000] * 30 + [100_000] * 50, start=200, at=T0 + 20 * SECOND)) == []
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"start_step": 10**9},
+        {"steps": 10**9},
+        {"steps": 100_000},
+        {"steps": 0, "duration_ms": 10**12},
+        {"classes": {"a": "0-3", "b": "3"}},
+        {"world_size": 10**9},
+    ],
+)
+def test_a_request_that_nobody_serves_makes_no_slow_step_innocent(fields: dict[str, object]) -> None:
+    core = JobCore(SMALL.model_copy(update={"cooldown_ms": 0, "budget_share": 1.0}))
+    assert requests_of(core, run_of(HEALTHY)) == []
+    values: dict[str, object] = {
+        "request": "req-hostile", "job": "j", "run_id": "r", "reason": "manual", "start_step": 205, "steps": 30, "world_size": 4,
+        "classes": {"all": "0-3"}, "issued_at_us": T0 + 20 * SECOND, "deadline_ms": 60_000, **fields,
+    }  # fmt: skip
+    core.feed_request(ProfileRequest(**values))  # type: ignore[arg-type]
+    later = requests_of(core, run_of([200_000] * 1_000, start=200, at=T0 + 20 * SECOND))
+    assert later and later[0].reason == "degradation", "innocent is at most the minute that agents record"
+
+
 def idle(seconds: float, step: int, *, shard: int = 0, world: int = 4, **more: object) -> StepPartial:
     since = T0 + 20 * SECOND
     return partial(
