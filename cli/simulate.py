@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from eroica.cli.options import Common, command
@@ -54,7 +56,11 @@ def simulate(
     settings = Common(
         common.bootstrap, common.prefix, common.config, tuple(a for a in common.assignments if a not in mine)
     ).settings()
-    simulation = Simulation(load_scenario(_path(scenario), mine), seed)
+    loaded = load_scenario(_path(scenario), mine)
+    if directory is None and not loaded.start:
+        # A broker deletes by the messages' own time: what is dated back would be gone before anybody reads it.
+        loaded = msgspec.structs.replace(loaded, start=datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    simulation = Simulation(loaded, seed)
     emission = Emission(simulation)
     truth = labels(simulation, emission.request.request)
     from eroica.offline.simulated import send_to_broker, write_recording

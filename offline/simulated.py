@@ -14,7 +14,6 @@ import msgspec
 import orjson
 
 from eroica.bus import BusProducer, Headers, Incoming, cloudevent_headers, ensure_topics
-from eroica.bus.config import full_name
 from eroica.bus.producer import wait_delivered
 from eroica.offline.record import RECORDED_SETTINGS
 from eroica.offline.writer import RecordingWriter
@@ -88,7 +87,7 @@ def send_to_broker(
     counts: dict[str, int] = {}
     with BusProducer(settings, "eroica-simulate") as producer:
         for count, output in enumerate(outputs, 1):
-            _send(producer, output, full_name(settings, output.topic), count, clock, sleep)
+            _send(producer, output, count, clock, sleep)
             counts[output.topic] = counts.get(output.topic, 0) + 1
             if count % PROGRESS_EVERY == 0:
                 on_progress(count)
@@ -96,16 +95,14 @@ def send_to_broker(
     return counts
 
 
-def _send(
-    producer: BusProducer, output: Output, topic: str, number: int, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> None:
+def _send(producer: BusProducer, output: Output, number: int, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
     raw, deadline = _encode(output.message), clock() + FULL_QUEUE_S
     headers = _headers(output, str(number))
     while not producer.send(
-        topic, key=output.key.encode(), value=raw, headers=headers, timestamp_ms=output.event_time_us // 1_000
+        output.topic, key=output.key.encode(), value=raw, headers=headers, timestamp_ms=output.event_time_us // 1_000
     ):
         if clock() > deadline:
-            raise BrokerError("the broker does not take messages", where=topic, do="check that it is up")
+            raise BrokerError("the broker does not take messages", where=output.topic, do="check that it is up")
         sleep(0.05)
 
 

@@ -27,6 +27,7 @@ from eroica.simulator.summaries import SummaryMaker, Window
 
 __all__ = ["Emission", "messages"]
 
+DEFAULT_START = "2026-01-01T00:00:00Z"
 JOIN_US = 5_000_000
 """From the announcements to the first iteration."""
 LEAD_STEPS = 4
@@ -257,7 +258,7 @@ def _opening(request: ProfileRequest) -> Iterator[Output]:
 
 def _parse_time(text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        moment = datetime.fromisoformat((text or DEFAULT_START).replace("Z", "+00:00"))
     except ValueError as error:
         raise InvalidInput(f"{text[:40]!r} is not a time", where="start", do="write e.g. 2026-01-01T00:00:00Z") from error
     if moment.tzinfo is None:

@@ -184,7 +184,9 @@ class Scenario(Part, frozen=True, kw_only=True):
     name: str = "scenario"
     about: str = ""
     seed: int = 1
-    start: str = "2026-01-01T00:00:00Z"
+    start: str = ""
+    """Event time of the first announcement, RFC 3339; by default the turn of the year 2026, and the present for a broker, which
+    would forget old messages at once."""
     cluster: Cluster = Cluster()
     job: Job = Job()
     faults: list[Fault] = []
