@@ -110,7 +110,8 @@ class LocalizerCore:
         return [self._judge(request) for request in lost]
 
     def _judge(self, request: str) -> Output:
-        entry = self._open[request]
+        # Taken out first: what cannot be judged must not be tried again with every message that follows.
+        entry = self._open.pop(request)
         frame = build_frame(entry.chunks.values())
         rules = judge_stacks if frame.request.mode == "stacks" else None
         judgement = rules(frame) if rules is not None else RULE_SETS[self._settings.rules](frame, self._settings)
@@ -128,7 +129,7 @@ def _check(chunk: GroupChunk, ref: InputRef) -> None:
     if not 0 <= chunk.chunk < chunk.chunks or chunk.cls not in chunk.classes:
         raise SchemaError(f"chunk {chunk.chunk} of {chunk.chunks}, class {chunk.cls!r} is impossible", where=where)
     rows, functions, slots = len(chunk.workers), len(chunk.functions), len(chunk.slots)
-    p, s, e = chunk.patterns, chunk.steps, chunk.executions
+    p, s, e, u = chunk.patterns, chunk.steps, chunk.executions, chunk.pauses
     tables: dict[str, tuple[list[list[int]], list[int], list[int]]] = {
         "patterns": (
             [p.row, p.function],
@@ -141,7 +142,7 @@ def _check(chunk: GroupChunk, ref: InputRef) -> None:
             [rows, slots],
             [len(c) for c in (e.slot, e.step, e.start_us, e.duration_us, e.occurrence)],
         ),
-        "pauses": ([chunk.pauses.row], [rows], [len(c) for c in (chunk.pauses.what, chunk.pauses.total_us, chunk.pauses.max_us)]),
+        "pauses": ([u.row], [rows], [len(c) for c in (u.what, u.count, u.total_us, u.max_us)]),
         "metrics": ([chunk.metrics.row], [rows], [len(c) for c in (chunk.metrics.name, chunk.metrics.mean)]),
         "slots": ([[slot.communicator for slot in chunk.slots]], [len(chunk.communicators)], []),
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
 import signal
 import socket
+import stat
 import sys
 import tempfile
 import threading
@@ -25,7 +27,7 @@ from eroica.bus.message import Incoming
 from eroica.localizer.core import LocalizerCore
 from eroica.localizer.transactions import Record, TransactionAborted, Transactor
 from eroica.schemas.codec import decode_as, encode
-from eroica.schemas.errors import BrokerError, EroicaError, InvalidInput, SchemaError
+from eroica.schemas.errors import BrokerError, InvalidInput, SchemaError, UsageError
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.outputs import InputRef, Output
 from eroica.schemas.settings import EroicaSettings
@@ -38,6 +40,10 @@ STAGE = "localize"
 TOPICS = ("groups", "groups.dlq", "verdicts")
 MAX_INSTANCES = 64
 """Localizers on one host under one prefix."""
+REFUSED = (InvalidInput, ArithmeticError, LookupError, TypeError, AttributeError, ValueError)
+"""What the core may raise about a message. All but the first are our own mistakes, and a message that meets one would meet it
+again in the next process: it goes to the dead letters too, and the verdicts of others are not held up.
+"""
 
 
 def run_localizer(settings: EroicaSettings) -> int:
@@ -130,7 +136,9 @@ class Localizer:
                 outputs = self._core.feed(chunk, InputRef("groups", message.partition, message.offset))
                 records += [self._record(output) for output in outputs]
                 self._limit.accept()
-            except InvalidInput as error:
+            except REFUSED as error:
+                if not isinstance(error, InvalidInput):
+                    _log.exception("a message broke the core")
                 self._limit.refuse(message.where)
                 records.append(self._dead(message, error))
         offsets = self._offsets(batch)
@@ -161,7 +169,7 @@ class Localizer:
             full_name(self._settings.kafka, output.topic), output.key.encode(), encode(verdict), headers, timestamp_ms=time_ms
         )
 
-    def _dead(self, message: Incoming, error: EroicaError) -> Record:
+    def _dead(self, message: Incoming, error: Exception) -> Record:
         short = message.topic.removeprefix(self._settings.kafka.prefix)
         letter = dead_letter(message, error, stage=STAGE, limit_bytes=message_limit_bytes(short))
         _log.warning("refused: %s", error)
@@ -176,12 +184,12 @@ def _instance(prefix: str) -> Iterator[str]:
     different numbers.
 
     :raises BrokerError: all numbers are taken.
+    :raises UsageError: the locks cannot be made where nobody else can meddle with them.
     """
     safe = "".join(c if c.isalnum() else "-" for c in prefix)
     folder = Path(tempfile.gettempdir()) / f"eroica-localize-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
     for number in range(MAX_INSTANCES):
-        with (folder / f"{safe}{number}.lock").open("w") as lock:
+        with open(_own_file(folder, f"{safe}{number}.lock"), "w", encoding="ascii") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -189,3 +197,20 @@ def _instance(prefix: str) -> Iterator[str]:
             yield f"{prefix}localize-{socket.gethostname()}-{number}"
             return
     raise BrokerError(f"{MAX_INSTANCES} localizers run on this host already", where=prefix, do="end some of them")
+
+
+def _own_file(folder: Path, name: str) -> int:
+    """Open a file for writing in a folder that is ours alone: under a shared temporary folder somebody else may have made it.
+
+    :raises UsageError: the folder or the file is a link or somebody else's, or cannot be made.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & stat.S_IWOTH:
+            raise PermissionError(errno.EPERM, "it is not a folder of this user alone")
+        return os.open(folder / name, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(
+            f"the folder of locks cannot be used ({error.strerror})", where=str(folder), do="remove it, or set another TMPDIR"
+        ) from error

@@ -75,6 +75,24 @@ def test_nothing_is_said_before_every_class_is_there_and_nothing_twice() -> None
     assert run(CHUNKS, LocalizerCore(SETTINGS, ("req-1",))) == []
 
 
+def test_what_cannot_be_judged_holds_nothing_up() -> None:
+    core = LocalizerCore(SETTINGS)
+    broken = [
+        msgspec.structs.replace(c, expected="9-1", request=msgspec.structs.replace(c.request, request="req-bad")) for c in CHUNKS
+    ]
+    assert core.feed(broken[0], InputRef("groups", 3, 7)) == []
+    with pytest.raises(SchemaError):
+        core.feed(broken[1], InputRef("groups", 3, 8))
+    assert core.low_water(3) is None
+    assert len(run(CHUNKS, core)) == 1
+
+
+def test_pauses_of_different_lengths_are_refused() -> None:
+    pauses = msgspec.structs.replace(CHUNKS[0].pauses, row=[0], what=["gc"], total_us=[1.0], max_us=[1.0], count=[])
+    with pytest.raises(SchemaError, match="pauses"):
+        LocalizerCore(SETTINGS).feed(msgspec.structs.replace(CHUNKS[0], pauses=pauses), InputRef("groups", 0, 0))
+
+
 def test_a_class_that_never_comes_is_given_up_once_the_partition_is_hours_further() -> None:
     core = LocalizerCore(SETTINGS)
     core.feed(CHUNKS[0], InputRef("groups", 3, 7))
