@@ -44,6 +44,14 @@ def print_bytes(raw: bytes) -> None:
     sys.stdout.flush()
 
 
+class PlainLines(logging.Formatter):
+    """A line for people: names of jobs and hosts stand in logs too, and a terminal obeys what is in them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the class."""
+        return clean(super().format(record), 20_000)
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a log record, for collectors."""
 
@@ -66,7 +74,7 @@ def set_up_logging() -> None:
     ``EROICA_LOG_LEVEL`` sets the level.
     """
     handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
+    plain = PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
     handler.setFormatter(plain if sys.stderr.isatty() else JsonLines())
     level = os.environ.get(LOG_LEVEL, "info").upper()
     logging.basicConfig(level=level if level in _LEVELS else "INFO", handlers=[handler], force=True)
