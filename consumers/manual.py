@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from eroica.bus import BusProducer, CompactedTable, cloudevent_headers, read_partitions
 from eroica.bus.producer import wait_delivered
 from eroica.schemas.codec import decode_as, encode
-from eroica.schemas.control import ProfileRequest
+from eroica.schemas.control import ProfileRequest, checked_classes
 from eroica.schemas.errors import SchemaError, UsageError
 from eroica.schemas.ids import stable_id
 from eroica.schemas.iterations import StepPartial
@@ -48,6 +48,7 @@ def plan_request(
     then say in their summaries.
 
     :raises UsageError: unless exactly one of *steps* and *duration_ms* is positive, or if the job has ended.
+    :raises SchemaError: the profile is too long, or the classes cannot be.
     """
     if (steps > 0) == (duration_ms > 0) or min(steps, duration_ms) < 0:
         raise UsageError("a profile has either a number of steps or of seconds", do="give one of --steps and --seconds")
@@ -57,7 +58,7 @@ def plan_request(
     if progress is not None:
         ahead = math.ceil(settings.lead_ms * 1_000 / progress.mean_us) if progress.mean_us > 0 else 0
         start = progress.last_step + max(settings.lead_steps, ahead)
-    return ProfileRequest(
+    request = ProfileRequest(
         request=stable_id("req", view.job, view.run_id, "manual", now_us),
         job=view.job,
         run_id=view.run_id,
@@ -73,6 +74,8 @@ def plan_request(
         deadline_ms=settings.deadline_ms + duration_ms,
         detail=detail,
     )
+    checked_classes(request)  # agents and group would pass it over, and nobody would hear why
+    return request
 
 
 def progress_of(partials: list[StepPartial], view: JobView) -> Progress | None:

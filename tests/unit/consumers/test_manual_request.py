@@ -7,7 +7,7 @@ import pytest
 from eroica.consumers.manual import Progress, plan_request, progress_of
 from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.control import ProfileRequest
-from eroica.schemas.errors import UsageError
+from eroica.schemas.errors import SchemaError, UsageError
 from eroica.schemas.iterations import StepPartial
 from eroica.schemas.jobs import JobAnnouncement, RankInfo
 from eroica.schemas.settings import DetectSettings
@@ -101,3 +101,8 @@ def test_progress_is_that_of_this_launch() -> None:
     ]
     assert progress_of(partials, view()) == Progress(99, 40_000.0)
     assert progress_of([], view()) is None
+
+
+def test_a_profile_that_nobody_would_serve_is_not_asked_for() -> None:
+    with pytest.raises(SchemaError, match="too long"):
+        plan_request(view(), None, SETTINGS, now_us=1, steps=10**6)
