@@ -15,6 +15,8 @@ from eroica.schemas.verdicts import Evidence
 WAITING_CATEGORY = "collective"
 LABEL_FRAMES = 3
 """Innermost frames that name a function to a person."""
+OWN_FRAMES = "producers/hook/"
+"""Frames of the hook itself, which stands between the loop and its loader: no news to anybody."""
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) ([^>]*)>$")
 SPECIFIC = {"python": 0, "compute": 1, "memory": 1, "collective": 2}
 """Whose name helps an engineer most: the user's own code first."""
@@ -68,7 +70,7 @@ def grown_functions(frame: Frame, row: int, peers: Ints, least_us: float, most: 
 
 def function_label(function: FunctionName) -> str:
     """Its name, and the innermost frames of its stack where it has one: ``sleep < job.py(66): read_sample < …``."""
-    frames = [frame for frame in function.stack.split(";") if frame]
+    frames = [frame for frame in function.stack.split(";") if frame and OWN_FRAMES not in frame]
     name = _BUILT_IN.sub(r"\1", function.name)
     if frames and frames[-1] != function.name:
         frames.append(name)
