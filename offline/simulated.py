@@ -20,7 +20,6 @@ from eroica.offline.writer import RecordingWriter
 from eroica.schemas.base import Message
 from eroica.schemas.codec import encode
 from eroica.schemas.errors import BrokerError, MessageTooLarge, UsageError
-from eroica.schemas.ids import stable_id
 from eroica.schemas.outputs import Output
 from eroica.schemas.settings import EroicaSettings, KafkaSettings
 from eroica.schemas.summaries import Summary
@@ -97,7 +96,7 @@ def send_to_broker(
 
 def _send(producer: BusProducer, output: Output, number: int, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
     raw, deadline = _encode(output.message), clock() + FULL_QUEUE_S
-    headers = _headers(output, str(number))
+    headers = _headers(output, f"{output.topic}/{output.key}/{number}")
     while not producer.send(
         output.topic, key=output.key.encode(), value=raw, headers=headers, timestamp_ms=output.event_time_us // 1_000
     ):
@@ -133,6 +132,6 @@ def _headers(output: Output, place: str) -> Headers:
     return cloudevent_headers(
         event_type=f"io.eroica.{kind}",
         source="/simulator",
-        event_id=stable_id("sim", output.topic, output.key, place),
+        event_id=place,
         time_ms=output.event_time_us // 1_000,
     )

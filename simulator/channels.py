@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from eroica.schemas.jobs import ProcessGroup
-from eroica.schemas.ranks import format_ranks
+from eroica.schemas.ranks import RankArray, format_ranks
 from eroica.simulator.workload import Workload
 from eroica.topology import Groups
 
@@ -89,7 +87,7 @@ class Channels:
         known = self._cache.get(key)
         if known is None:
             members = _members(self._work.groups[channel.axis], group)
-            ranks = format_ranks(members) if members.size <= MAX_LISTED else ""
+            ranks = _listed(members)
             name = str(self._first[channel.axis] + group)
             known = self._cache[key] = (name, self.kind(channel.axis), ranks, int(members.size))
         return known
@@ -145,6 +143,14 @@ class Channels:
         )
 
 
+def _listed(members: RankArray) -> str:
+    """Members as a summary lists them."""
+    if members.size > MAX_LISTED:
+        return ""
+    low, high = int(members.min()), int(members.max())
+    return f"{low}-{high}" if high - low + 1 == members.size > 1 else format_ranks(members)
+
+
 def _pipeline(work: Workload) -> Groups | None:
     names = [k for k in work.layout.kinds if k.split(".")[-1] in ("pp", "pipe")]
     if not names or work.rank_of.shape[0] < 2:
@@ -152,5 +158,5 @@ def _pipeline(work: Workload) -> Groups | None:
     return work.layout.groups(names[0])
 
 
-def _members(groups: Groups, number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _members(groups: Groups, number: int) -> RankArray:
     return groups.members[groups.offsets[number] : groups.offsets[number + 1]]

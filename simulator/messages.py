@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from eroica.schemas.control import ProfileRequest
+from eroica.schemas.control import Mode, ProfileRequest, Reason
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.ids import stable_id
-from eroica.schemas.jobs import JobAnnouncement, Layout, RankInfo
+from eroica.schemas.jobs import JobAnnouncement, Layout, ProcessGroup, RankInfo
 from eroica.schemas.outputs import Output
 from eroica.schemas.ranks import RankArray, format_ranks
 from eroica.schemas.summaries import CloseClass, Expectation, SummaryError
@@ -86,7 +86,7 @@ class Emission:
         """Each host's part of the job. A process group is told by the host of its smallest member."""
         work, job = self._work, self._scenario.job
         channels = Channels(work, 1, 1)
-        by_host: dict[int, list[object]] = {}
+        by_host: dict[int, list[ProcessGroup]] = {}
         for leader, group in channels.process_groups():
             by_host.setdefault(int(work.hosts.host_of[leader]), []).append(group)
         coords = work.layout.coordinates()
@@ -109,7 +109,7 @@ class Emission:
                     )
                     for r in ranks.tolist()
                 ],
-                process_groups=by_host.get(host, []),  # type: ignore[arg-type]  # filled above
+                process_groups=by_host.get(host, []),
                 layout=Layout(framework=job.framework, sizes=sizes, order=str(job.sizes.get("order", ""))),
                 framework=job.framework,
                 launcher="torchrun",
@@ -210,7 +210,7 @@ class Emission:
     def _needs_healthy(self) -> bool:
         return self._scenario.history.baseline or self._scenario.history.before > 0
 
-    def _request(self, reason: str, start_step: int, mode: str) -> ProfileRequest:
+    def _request(self, reason: Reason, start_step: int, mode: Mode) -> ProfileRequest:
         work, profile, job = self._work, self._scenario.profile, self._scenario.job.name
         stacks = mode == "stacks"
         classes = {name: format_ranks(work.classes[name]) for name in sorted(work.classes)}
@@ -221,8 +221,8 @@ class Emission:
             request=stable_id("req", job, self._sim.run_id, reason, start_step),
             job=job,
             run_id=self._sim.run_id,
-            reason=reason,  # type: ignore[arg-type]  # one of the schema's, by the scenario's own check
-            mode="stacks" if stacks else "profile",
+            reason=reason,
+            mode=mode,
             start_step=self._scenario.history.before if stacks else start_step,
             steps=0 if stacks else profile.steps,
             world_size=work.world,

@@ -95,7 +95,7 @@ class Job(Part, frozen=True, kw_only=True):
     schedule: str = "1f1b"
     chunks: Count = 1
     micro_batches: Count = 1
-    sharding: Annotated[int, Meta(ge=0, le=3)] = 0
+    sharding: Literal[0, 1, 2, 3] = 0
     """0: gradients are all-reduced; 1, 2: reduce-scattered, parameters gathered once; 3: parameters gathered twice."""
     buckets: Count = 4
     model: Model = Model()

@@ -9,14 +9,15 @@ import numpy as np
 
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.ranks import RankArray
-from eroica.schemas.summaries import Communicator, FunctionPattern, Pause, Slot, StepRecord, Summary
-from eroica.simulator.channels import Channel, Channels
+from eroica.schemas.summaries import FunctionPattern, Pause, StepRecord, Summary
+from eroica.simulator.channels import Channels
 from eroica.simulator.effects import Effects, FloatArray
 from eroica.simulator.engine import Engine, Run
 from eroica.simulator.functions import FAMILIES
 from eroica.simulator.identities import Identities
 from eroica.simulator.patterns import FunctionRows, Patterns
 from eroica.simulator.readings import metrics_of, readings
+from eroica.simulator.slots import SlotRows, slot_rows
 
 __all__ = ["SummaryMaker", "Window"]
 
@@ -35,18 +36,14 @@ class Window:
 
 @dataclass(frozen=True)
 class _Block:
-    """What is known of some lanes of a stage in some steps; arrays over places have shape (places, lanes, steps)."""
+    """What is known of some lanes of a stage in some steps."""
 
     stage: int
     lanes: RankArray
     ranks: RankArray
     ks: RankArray
     window_us: FloatArray
-    start: list[list[list[float]]]
-    duration: list[list[list[float]]]
-    exposed: list[list[list[float]]]
-    hidden: list[list[bool]]
-    total: list[list[float]]
+    slots: SlotRows
     phases: list[list[dict[str, float]]]
     step_start: list[list[float]]
     step_us: list[list[float]]
@@ -86,9 +83,8 @@ class SummaryMaker:
                 yield next(streams[stage])
 
     def _of_block(self, block: _Block, window: Window, clock_us: FloatArray, begin_us: float) -> Iterator[Summary]:
-        request, channels = self._request, self.channels.by_stage[block.stage]
-        first = request.start_step
-        for i, rank in enumerate(block.ranks.tolist()):
+        first = self._request.start_step
+        for i, (rank, lane) in enumerate(zip(block.ranks.tolist(), block.lanes.tolist(), strict=True)):
             stacks: dict[str, int] = {}
             patterns = [p for row in block.functions if (p := row.pattern(i, stacks)) is not None]
             ended = (
@@ -115,47 +111,12 @@ class SummaryMaker:
                 ],
                 functions=patterns,
                 stacks=list(stacks),
-                communicators=self._communicators(block, i, channels, first),
+                communicators=block.slots.communicators(self.channels, block.stage, lane, i),
                 pauses=pauses,
                 metrics=metrics_of(block.readings[i]),
                 figures=block.figures[i],
                 lost={"functions_cut": cut} if cut else {},
             )
-
-    def _communicators(self, block: _Block, i: int, channels: list[Channel], first: int) -> list[Communicator]:
-        out, at = [], 0
-        steps = [first + k for k in block.ks.tolist()]
-        lane = int(block.lanes[i])
-        for channel in channels:
-            name, kind, ranks, size = self.channels.identity(channel, block.stage, lane)
-            slots, left = [], []
-            for place in channel.places:
-                if not place.kept:
-                    left.append((place, block.total[at][i]))
-                else:
-                    slots.append(
-                        Slot(
-                            op=place.name,
-                            index=place.index,
-                            bytes=place.bytes,
-                            dtype="bfloat16",
-                            count=len(steps),
-                            total_us=block.total[at][i],
-                            step=steps,
-                            start_us=block.start[at][i],
-                            duration_us=block.duration[at][i],
-                            exposed_us=block.exposed[at][i] if block.hidden[at][i] else [],
-                        )
-                    )
-                at += 1
-            for op in sorted({place.name for place, _ in left}):
-                mine = [(place, total) for place, total in left if place.name == op]
-                total_us = round(sum(total for _, total in mine), 1)
-                slots.append(
-                    Slot(op=op, index=-1, count=len(mine) * len(steps), total_us=total_us, bytes=max(p.bytes for p, _ in mine))
-                )
-            out.append(Communicator(name=name, kind=kind, backend="nccl", ranks=ranks, size=size, slots=slots))
-        return out
 
     def _pauses(self, block: _Block, i: int, rank: int, stacks: dict[str, int]) -> tuple[list[Pause], list[FunctionPattern]]:
         """Recorded pauses, and the functions in which they show; loading is always one."""
@@ -220,11 +181,7 @@ class SummaryMaker:
             ranks=ranks,
             ks=ks,
             window_us=window_us,
-            start=start.round(1).tolist(),
-            duration=duration.round(1).tolist(),
-            exposed=exposed.round(1).tolist(),
-            hidden=np.asarray((exposed < duration - 0.5).any(axis=2)).tolist(),
-            total=duration.sum(axis=2).round(1).tolist(),
+            slots=slot_rows(channels, [self._request.start_step + k for k in ks.tolist()], start, duration, exposed),
             phases=_phases(own, waiting, step_us),
             step_start=(origin - origin[:, :1]).round(1).tolist(),
             step_us=step_us.round(1).tolist(),

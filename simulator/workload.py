@@ -197,7 +197,7 @@ def _plan(job: Job, layout: RankLayout) -> Plan:
         return plan
     if job.sharding == 0:
         return plan.replicate(axis, job.buckets)
-    return plan.shard(axis, {1: 1, 2: 2, 3: 3}[job.sharding], job.buckets)  # type: ignore[arg-type]  # 1..3 by the schema
+    return plan.shard(axis, job.sharding, job.buckets)
 
 
 def _model_exchanges(job: Job, layout: RankLayout) -> tuple[Exchange, ...]:
