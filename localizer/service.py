@@ -165,9 +165,9 @@ class Localizer:
             event_type="io.eroica.verdict", source="/localize", event_id=verdict.verdict_id, time_ms=max(time_ms, 0)
         )
         _log.info("verdict %s: %s", verdict.verdict_id, verdict.headline[:300])
-        return Record(
-            full_name(self._settings.kafka, output.topic), output.key.encode(), encode(verdict), headers, timestamp_ms=time_ms
-        )
+        # The record is dated by the client's clock, not by event time: hosts whose clocks are far off would have their verdicts
+        # deleted by the topic's retention before anybody has read them. Event time is in the value and in ce_time.
+        return Record(full_name(self._settings.kafka, output.topic), output.key.encode(), encode(verdict), headers)
 
     def _dead(self, message: Incoming, error: Exception) -> Record:
         short = message.topic.removeprefix(self._settings.kafka.prefix)

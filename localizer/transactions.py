@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -36,7 +35,6 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: Headers
-    timestamp_ms: int = 0
 
 
 class Transactor:
@@ -69,8 +67,7 @@ class Transactor:
         try:
             self._call(self._producer.begin_transaction)
             for record in records:
-                extra: dict[str, Any] = {"timestamp": record.timestamp_ms} if record.timestamp_ms > 0 else {}
-                self._producer.produce(record.topic, key=record.key, value=record.value, headers=list(record.headers), **extra)
+                self._producer.produce(record.topic, key=record.key, value=record.value, headers=list(record.headers))
             if offsets:
                 metadata = consumer.consumer_group_metadata()
                 self._call(self._producer.send_offsets_to_transaction, offsets, metadata, CALL_TIMEOUT_S)
