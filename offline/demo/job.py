@@ -9,9 +9,7 @@ needs.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -95,9 +93,6 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.
 
 def main(data: Path, signals: Path, kind: str, fault_rank: int) -> None:
     """One rank."""
-    if sys.platform == "linux":
-        # torchrun killed outright would leave its workers behind: the kernel ends them with it.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()

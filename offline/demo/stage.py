@@ -24,6 +24,7 @@ from eroica.schemas.errors import EroicaError, MissingDependency
 from eroica.schemas.settings import EroicaSettings
 
 JOB_SCRIPT = Path(__file__).with_name("job.py")
+TETHER = Path(__file__).with_name("tether.py")
 SERVICES = ("detect", "group", "localize")
 DATA_BYTES = 4_096 * 1_024
 
@@ -104,7 +105,7 @@ def start_all(stage: Stage, scenario: Scenario, processes: Processes, tell: Say)
     for node, (host, count) in enumerate(zip(HOSTS, scenario.ranks_of_host, strict=True)):
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node)]
         torchrun += ["--nproc-per-node", str(count), "--master-addr", LOOPBACK, "--master-port", str(port)]
-        script = [str(JOB_SCRIPT), str(data), str(folder / "signals"), scenario.fault, str(scenario.fault_rank)]
+        script = [str(TETHER), str(JOB_SCRIPT), str(data), str(folder / "signals"), scenario.fault, str(scenario.fault_rank)]
         hooked = [*eroica, "run", "--job", stage.job, "--host", host, "--runtime-dir", str(stage.memory / host), "--"]
         processes.start(f"torchrun-{host}", [*hooked, *torchrun, *script], job_env)
     tell(f"started a DDP job of {scenario.ranks} ranks with: eroica run -- torchrun --nnodes 2 … job.py")
