@@ -147,5 +147,9 @@ def require(module: str, advice: str) -> None:
 
     :raises MissingDependency: it is not.
     """
-    if importlib.util.find_spec(module) is None:
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except ValueError:  # imported already, and without a specification: Faust replaces its own module
+        found = True
+    if not found:
         raise MissingDependency(f"{module} is not installed", do=advice)
