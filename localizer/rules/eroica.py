@@ -69,6 +69,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings) -> Judgement:
         wait_share=float(waited_share[waiters].mean()) if waiters.size else 0.0,
         step_us=step_us,
         ideal_step_us=step_us - recovered,
+        comparable=bool(scores.comparable.any()),
         notes=notes,
     )
 
