@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,8 @@ faults:
 def emitted(folder: Path) -> list[Output]:
     """What agents and the opener put on summaries."""
     file = folder / "failures.yaml"
-    file.write_text(SCENARIO)
+    # Dated now: the broker's retention goes by the time of the records.
+    file.write_text(f'{SCENARIO}start: "{datetime.now(timezone.utc).isoformat()}"\n')
     wanted = (Expectation, Summary, CloseClass)
     return [o for o in Emission(Simulation(load_scenario(file), 3)).all() if isinstance(o.message, wanted)]
 
