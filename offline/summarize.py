@@ -22,8 +22,8 @@ def summarize_file(path: Path, rank: int | None = None) -> Summary:
 
     :raises InvalidInput: it cannot be read as a trace, or does not tell its rank and none is given.
     """
-    who = identity_from_trace(read_trace(path), path, job="offline", rank=rank)
-    return summarise(path, who)
+    trace = read_trace(path)
+    return summarise(path, identity_from_trace(trace, path, job="offline", rank=rank), trace=trace)
 
 
 def render_summary(summary: Summary) -> RenderableType:

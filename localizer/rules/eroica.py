@@ -10,7 +10,7 @@ from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement, name_rows
 from eroica.localizer.profile import function_evidence, grown_functions
 from eroica.localizer.robust import persistent_z
-from eroica.localizer.rules.functions import MIN_PEERS, judge_functions
+from eroica.localizer.rules.functions import FUNCTION_SHARE, MIN_PEERS, judge_functions
 from eroica.localizer.waiting import measure
 from eroica.localizer.walk import Blame, walk
 from eroica.schemas.settings import LocalizeSettings
@@ -25,8 +25,6 @@ EQUAL_EXCESS = 0.5
 """… or is at least this share as slow as the slowest."""
 SEEN_SHARE, MAX_SEEN = 0.10, 4
 """Who causes less of the waiting is not worth a note; so many notes."""
-FUNCTION_SHARE = 0.10
-"""A function is named if it makes up at least this share of the culprit's excess."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,7 @@ def _finding(
     lead = int(rows[np.argmax(scores.excess_us[rows])])
     peers = np.flatnonzero((frame.cls == frame.cls[lead]) & ~np.isin(np.arange(frame.size), culprits))
     excess = float(scores.excess_us[lead])
-    grown = grown_functions(frame, lead, peers, max(FUNCTION_SHARE * excess, 0.0))
+    grown = grown_functions(frame, lead, peers, FUNCTION_SHARE * excess)
     subject = f"rank {int(frame.ranks[lead])}"
     compared = f"ranks {name_rows(frame, peers)}"
     evidence = [

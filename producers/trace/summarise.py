@@ -43,17 +43,24 @@ class Extras:
 
 
 def summarise(
-    trace_path: str | Path, who: Identity, settings: SummarySettings | None = None, extras: Extras | None = None
+    trace_path: str | Path,
+    who: Identity,
+    settings: SummarySettings | None = None,
+    extras: Extras | None = None,
+    *,
+    trace: Trace | None = None,
 ) -> Summary:
     """Summarise one worker's trace. Deterministic: the same file and arguments give the same summary.
 
     Postcondition: ``encode(summary)`` is at most ``settings.max_bytes``; what was cut for it stands in ``lost`` and ``notes``.
 
     :param who: whose trace it is; the trace's own rank is checked against it.
+    :param trace: what *trace_path* holds, where it has been read already.
     :raises InvalidInput: the file cannot be read as a trace, holds nothing to summarise, or is another rank's.
     """
     settings = settings or SummarySettings()
-    trace = read_trace(trace_path, max_bytes=settings.max_trace_bytes)
+    if trace is None:
+        trace = read_trace(trace_path, max_bytes=settings.max_trace_bytes)
     told = identify(trace, trace_path)
     if told.rank_source == "distributed_info" and told.rank != who.rank:
         raise InvalidInput(
