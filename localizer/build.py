@@ -41,15 +41,17 @@ def build_frame(chunks: Iterable[GroupChunk]) -> Frame:
         for place, offsets in head.inputs.items():
             inputs.setdefault(place, set()).update(offsets.split(","))
     columns = Stacked(parts, row_of)
+    cls = np.array([names.index(parts[part].cls) for part, _ in kept], dtype=np.int64)
     return Frame(
         request=first.request,
         run_id=first.run_id,
         ranks=np.array(ranks, dtype=np.int64),
-        cls=np.array([names.index(parts[part].cls) for part, _ in kept], dtype=np.int64),
+        cls=cls,
         classes=names,
         hosts=[w.host for w in at],
         host_of_rank={s.rank: s.host for c in parts for s in c.stacks} | {w.rank: w.host for w in at},
         devices=[w.device for w in at],
+        coords=[w.coords for w in at],
         expected=expected,
         missing=np.setdiff1d(expected, np.array(ranks, dtype=np.int64)),
         late=np.array([w.rank for w in at if w.late_by_steps > 0], dtype=np.int64),
@@ -67,8 +69,9 @@ def build_frame(chunks: Iterable[GroupChunk]) -> Frame:
         step=columns.step,
         step_us=columns.step_us,
         step_start_us=columns.step_start_us,
+        phases_us=columns.phases_us,
         communicators=columns.communicators,
-        executions=columns.executions(np.array([names.index(parts[part].cls) for part, _ in kept], dtype=np.int64)),
+        executions=columns.executions(np.array(ranks, dtype=np.int64), cls),
         pauses=columns.pauses,
         metrics=columns.metrics,
         stacks=sorted((s for c in parts for s in c.stacks), key=lambda s: s.rank),

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from eroica.localizer.frame import Executions, Floats, Ints
 from eroica.schemas.groups import CommunicatorName, FunctionName, GroupChunk
+from eroica.schemas.ranks import parse_ranks
 
 PATTERN_FLOATS = ("beta", "mu", "sigma", "total_us", "exclusive_us", "p50_us", "p99_us", "max_us")
 
@@ -27,6 +28,7 @@ class Stacked:
         step_us: list[Floats] = []
         occurrence: list[Ints] = []
         step_start: list[Floats] = []
+        phases: dict[str, list[Floats]] = {name: [] for name in sorted({n for c in parts for n in c.steps.phases_us})}
         execution: list[list[npt.NDArray[np.float64]]] = [[] for _ in range(6)]
         slots: dict[tuple[int, str, int], int] = {}
         slot_key: list[tuple[int, str, int]] = []
@@ -43,6 +45,9 @@ class Stacked:
             step.append(np.asarray(chunk.steps.step, dtype=np.int64)[keep])
             step_us.append(np.asarray(chunk.steps.duration_us, dtype=np.float64)[keep])
             step_start.append(np.asarray(chunk.steps.start_us, dtype=np.float64)[keep])
+            for name, column in phases.items():
+                told = chunk.steps.phases_us.get(name)
+                column.append(np.zeros(int(keep.sum())) if told is None else np.asarray(told, dtype=np.float64)[keep])
             of_communicator = []
             for c in chunk.communicators:
                 key = (c.name, c.ranks)
@@ -85,38 +90,76 @@ class Stacked:
         self.step_row, self.step = _join(step_row), _join(step)
         self.step_us = np.concatenate(step_us) if step_us else np.empty(0)
         self.step_start_us = np.concatenate(step_start) if step_start else np.empty(0)
+        self.phases_us = {name: np.concatenate(column) for name, column in phases.items()}
         self._execution = [np.concatenate(column) if column else np.empty(0) for column in execution]
         self._slot_key = slot_key
         self._occurrence = _join(occurrence)
         self.pauses.sort()
         self.metrics.sort()
 
-    def executions(self, cls: Ints) -> Executions:
-        """Entries in the order of worker, step and start, with instances and places numbered."""
+    def executions(self, ranks: Ints, cls: Ints) -> Executions:
+        """Entries in the order of worker, step and start, with instances, kinds and places numbered; *ranks* and *cls* by row."""
         row, slot, step = (column.astype(np.int64) for column in self._execution[:3])
         start, duration, exposed = self._execution[3:]
-        occurrence = self._occurrence
         order = np.lexsort((slot, start, step, row))
-        row, slot, step, occurrence = row[order], slot[order], step[order], occurrence[order]
+        row, slot, step, occurrence = row[order], slot[order], step[order], self._occurrence[order]
+        # Slots by what their members share; the last one stands for a frame without any.
+        keys = [(c, op, index, "") for c, op, index in self._slot_key]
+        shared, slot = self._pairs(ranks, row, slot, keys)
         kinds: dict[tuple[str, str, str, int], int] = {}
-        kind_of = np.zeros(max(len(self._slot_key), 1), np.int64)
-        communicator_of = np.zeros_like(kind_of)
-        for number, (communicator, op, index) in enumerate(self._slot_key):
+        kind_of, place_of, communicator_of = (np.zeros(max(len(shared), 1), np.int64) for _ in range(3))
+        places: dict[tuple[str, str, str, int, str], int] = {}
+        for number, (communicator, op, index, side) in enumerate(shared):
             c = self.communicators[communicator]
-            kind_of[number] = kinds.setdefault((c.kind or c.name, c.backend, op, index), len(kinds))
+            kind = (c.kind or c.name, c.backend, op, index)
+            kind_of[number] = kinds.setdefault(kind, len(kinds))
+            place_of[number] = places.setdefault((*kind, side), len(places))
             communicator_of[number] = communicator
-        instance = _number(slot, step, occurrence)
-        place = _number(cls[row] if row.size else row, kind_of[slot] if row.size else slot, occurrence)
+        met: dict[tuple[int, str, int], int] = {}
+        meeting = np.array([met.setdefault(key[:3], len(met)) for key in shared] or [0], dtype=np.int64)
         return Executions(
             row=row,
             step=step,
-            communicator=communicator_of[slot] if row.size else slot,
-            instance=instance,
-            place=place,
+            communicator=communicator_of[slot],
+            instance=_number(meeting[slot], step, occurrence),
+            kind=_number(kind_of[slot], occurrence),
+            place=_number(cls[row] if row.size else row, place_of[slot], occurrence),
             start_us=start[order],
             duration_us=duration[order],
             exposed_us=exposed[order],
         )
+
+    def _pairs(
+        self, ranks: Ints, row: Ints, slot: Ints, keys: list[tuple[int, str, int, str]]
+    ) -> tuple[list[tuple[int, str, int, str]], Ints]:
+        """Sends and receives between two ranks under one key: the k-th sent one way is the k-th received at the other end.
+
+        :returns: keys (communicator, operation, index, side), and the key of each entry.
+        """
+        ends: dict[int, int] = {}
+        for number, c in enumerate(self.communicators):
+            if c.size == 2 and c.ranks and (pair := parse_ranks(c.ranks)).size == 2:
+                ends[number] = int(pair[0])
+        wanted = [n for n, (c, op, *_) in enumerate(keys) if op in ("send", "recv") and c in ends]
+        if not wanted or row.size == 0:
+            return keys, slot
+        low = np.full(len(keys), -1, np.int64)
+        low[wanted] = [ends[keys[n][0]] for n in wanted]
+        at = np.flatnonzero(low[slot] >= 0)
+        code = slot[at] * 2 + (ranks[row[at]] == low[slot[at]])
+        found, inverse = np.unique(code, return_inverse=True)
+        out, of_found = list(keys), np.empty(found.size, np.int64)
+        order: dict[tuple[int, str, bool], int] = {}
+        for i in sorted(range(found.size), key=lambda i: (keys[int(found[i]) // 2][:3], int(found[i]) % 2)):
+            communicator, op, _, _ = keys[int(found[i]) // 2]
+            lower = bool(found[i] % 2)
+            k = order.get((communicator, op, lower), 0)
+            order[communicator, op, lower] = k + 1
+            of_found[i] = len(out)
+            out.append((communicator, "send up" if (op == "send") == lower else "send down", k, op))
+        moved = slot.copy()
+        moved[at] = of_found[inverse.reshape(-1)]
+        return out, moved
 
 
 def _lists(n: int) -> list[list[npt.NDArray[np.int64]]]:

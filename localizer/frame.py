@@ -18,14 +18,16 @@ Floats = npt.NDArray[np.float64]
 class Executions:
     """One entry per (worker, execution of a collective), ordered by worker, step and start.
 
-    ``instance`` numbers the execution that the members share; ``place`` numbers (class, kind of communicator, operation, index,
-    occurrence): what peers of a role do at the same point of a step. Times in µs, by each worker's own clock.
+    ``instance`` numbers the execution that the members share; ``kind`` numbers (kind of communicator, operation, index,
+    occurrence): what is done at the same point of a step, in whichever communicator; ``place`` is that for one class. A send and
+    its receive are one instance. Times in µs, by each worker's own clock.
     """
 
     row: Ints
     step: Ints
     communicator: Ints
     instance: Ints
+    kind: Ints
     place: Ints
     start_us: Floats
     duration_us: Floats
@@ -51,6 +53,8 @@ class Frame:
     hosts: list[str]
     host_of_rank: dict[int, str]
     devices: list[str]
+    coords: list[dict[str, int]]
+    """Coordinates in the job's layout, as far as the worker knows them."""
     expected: Ints
     missing: Ints
     late: Ints
@@ -67,6 +71,8 @@ class Frame:
     step_us: Floats
     step_start_us: Floats
     """Offset of the step in its worker's window, by the worker's own clock."""
+    phases_us: dict[str, Floats]
+    """Phase → its time in each entry of ``step``; those of an entry add up to its duration where a worker tells any."""
     communicators: list[CommunicatorName]
     executions: Executions
     pauses: list[tuple[int, str, int, float, float]]
