@@ -84,6 +84,11 @@ class DetectSettings(Section):
         ge=0,
         description="after a request nothing more is asked for this job for so long, for the same or a lesser reason",
     )
+    cooldown_worse_ratio: float = Field(
+        1.25,
+        gt=1,
+        description="a confirmed level of so many times the one that was asked about is asked about at once, within the budget",
+    )
     budget_share: float = Field(0.002, gt=0, le=1, description="profiled share of a job's iterations (dormant >= 99.8 %)")
     budget_min_steps: int = Field(20, ge=0, description="profiled steps that are always allowed")
     warmup: int = Field(10, ge=0, description="first iterations of a launch that count for nothing (compilation, caches)")

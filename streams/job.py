@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from eroica.schemas.control import ProfileRequest, Reason, checked_classes
 from eroica.schemas.errors import InvalidInput, SchemaError
@@ -17,7 +18,8 @@ from eroica.schemas.settings import DetectSettings
 from eroica.schemas.topics import message_key
 from eroica.streams.merge import JobStep, ShardMerge
 from eroica.streams.request import comes_in_time, lead, profile_request, profiled_steps
-from eroica.streams.rules import Finding, Level, Spikes, blocked_after_us
+from eroica.streams.rules import Finding, Level, blocked_after_us
+from eroica.streams.spikes import Spikes
 from eroica.topology.jobview import JobView
 
 MAX_RUNS = 4_096
@@ -97,6 +99,15 @@ class JobCore:
         return sorted({job for job, _ in self._runs})
 
 
+class _Issued(NamedTuple):
+    """What a request holds back."""
+
+    at_us: int
+    weight: int
+    level_us: float
+    """The mean iteration that it was about; 0 if it was about none."""
+
+
 class _Run:
     """One launch of a job."""
 
@@ -112,7 +123,7 @@ class _Run:
         self._last_step = -1
         self._profiled = 0
         self._ids: OrderedDict[str, None] = OrderedDict()
-        self._issued: deque[tuple[int, int]] = deque(maxlen=REQUESTS_REMEMBERED)
+        self._issued: deque[_Issued] = deque(maxlen=REQUESTS_REMEMBERED)
         self._innocent: deque[tuple[int, int]] = deque(maxlen=REQUESTS_REMEMBERED)
 
     def feed(self, partial: StepPartial, view: JobView | None) -> list[ProfileRequest]:
@@ -127,7 +138,8 @@ class _Run:
     def note(self, request: ProfileRequest) -> None:
         if not self._remember(request.request) or not comes_in_time(request, self._last_step, self._level.mean_us):
             return
-        self._issued.append((request.issued_at_us, _WEIGHT[request.reason]))
+        about = request.figures.get("observed_us", 0.0) if request.reason == "degradation" else 0.0
+        self._issued.append(_Issued(request.issued_at_us, _WEIGHT[request.reason], max(about, 0.0)))
         steps = profiled_steps(request, self._level.mean_us)
         self._profiled += steps
         if steps:
@@ -141,7 +153,7 @@ class _Run:
         if self._steps <= self._settings.warmup or whole.marked or any(a <= whole.step <= b for a, b in self._innocent):
             return None
         innocent, spike = self._spikes.feed(whole.step, whole.mean_us)
-        slow = None if innocent else self._level.feed(whole.mean_us)
+        slow = None if innocent else self._level.feed(whole.mean_us, self._asked_level("degradation", whole.event_time_us))
         if slow is not None:
             return self._ask("degradation", whole, slow, view)
         # Spikes on top of a level that has been asked about are its noise.
@@ -153,12 +165,16 @@ class _Run:
         mean = self._level.mean_us
         budget = max(self._settings.budget_min_steps, int(self._settings.budget_share * self._steps))
         wanted = self._settings.profile_steps or -(-self._settings.profile_ms * 1_000 // max(1, int(mean)))
-        if self._cooling(reason, whole.event_time_us) or self._profiled + wanted > budget:
+        worse = reason == "degradation" and self._level.worse
+        cooling = not worse and self._asked_level(reason, whole.event_time_us) is not None
+        if cooling or self._profiled + wanted > budget:
             self._counters.held_back += 1
             return None
         figures = {**finding.figures, "step": float(whole.step), "max_us": float(whole.max_us), "max_rank": float(whole.max_rank)}
         longest = f"the longest {whole.max_us / 1e3:.1f} ms on rank {whole.max_rank}"
         detail = f"{finding.detail}; at step {whole.step}, {whole.ranks} ranks, {longest}"
+        if worse:
+            detail += f"; more than {self._settings.cooldown_worse_ratio:g} times what was asked about before"
         if reason == "degradation" and self._level.asked():
             detail += "; asked for the last time about this level, which counts as usual from here on"
         return self._emit(reason, whole.step, whole.event_time_us, Finding(figures, detail), view, mean)
@@ -170,7 +186,7 @@ class _Run:
         mean = self._level.mean_us
         after = blocked_after_us(self._settings, mean, started=mean > 0)
         when = idle.since_us + after
-        if idle.idle_us < after or self._cooling("blocked", when):
+        if idle.idle_us < after or self._asked_level("blocked", when) is not None:
             return None
         where = f", rank {idle.rank} for longest, its last event was {idle.last_event}" if idle.last_event else ""
         finding = Finding(
@@ -202,9 +218,10 @@ class _Run:
         self.note(request)
         return request
 
-    def _cooling(self, reason: Reason, now_us: int) -> bool:
-        limit = self._settings.cooldown_ms * 1_000
-        return any(0 <= now_us - at < limit and weight >= _WEIGHT[reason] for at, weight in self._issued)
+    def _asked_level(self, reason: Reason, now_us: int) -> float | None:
+        """The worst level that requests holding *reason* back were about (0: about none); ``None`` if nothing holds it back."""
+        limit, weight = self._settings.cooldown_ms * 1_000, _WEIGHT[reason]
+        return max((i.level_us for i in self._issued if i.weight >= weight and 0 <= now_us - i.at_us < limit), default=None)
 
     def _remember(self, request_id: str) -> bool:
         if request_id in self._ids:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from eroica.schemas.iterations import RankIterations
 from eroica.schemas.ranks import format_ranks
+from eroica.streams.eventclock import EventClock
 
 NOBODY = int(np.iinfo(np.int64).max)
 """Step of a rank that holds nobody back (absent or ended); as the slowest rank's step: there is none."""
@@ -18,15 +19,15 @@ _SLACK_US = 100_000
 
 
 class Liveness:
-    """Event time of a shard, and the last word of each rank.
+    """Event time of a shard (:class:`EventClock` of its hosts' ``sent_at_us``), and the last word of each rank.
 
-    Event time is the largest ``sent_at_us`` heard. If it leaps by more than half of the silence limit in one message
-    then nobody spoke in between (the broker was away, or a host's clock is wrong): the leap is taken out of
-    everybody's silence.
+    Where the time leaps by more than half of the silence limit nobody spoke in between (the broker was away): the leap is
+    taken out of everybody's silence. A host whose clock is wrong moves the time by its progress only.
     """
 
     def __init__(self, ranks: int, now_us: int, silence_us: int) -> None:
         self.now_us = now_us
+        self._clock = EventClock(now_us, silence_us // 2, ranks)
         self._silence_us = silence_us
         self._checked_us = now_us
         self._heard_us = [now_us] * ranks
@@ -40,7 +41,6 @@ class Liveness:
         self._absent_text = ""
         self._step: npt.NDArray[np.int64] = np.full(ranks, -1, dtype=np.int64)
         self._holds: npt.NDArray[np.int64] = np.full(ranks, -1, dtype=np.int64)
-        self._host_us: dict[str, int] = {}
 
     @property
     def all_ended(self) -> bool:
@@ -49,17 +49,14 @@ class Liveness:
 
     def hear(self, host: str, sent_us: int) -> bool:
         """A batch came; false if it is a repetition or older than what the host said already (its idle times are history)."""
-        leap = sent_us - self.now_us
-        if leap > 0:
-            if leap > self._silence_us // 2:
-                self._heard_us = [t + leap for t in self._heard_us]
-                self._alive_us = [t + leap for t in self._alive_us]
-            self.now_us = sent_us
-        fresh = sent_us > self._host_us.get(host, -1)
-        # More hosts than ranks cannot be: a flood of names must not grow the table.
-        if fresh and (host in self._host_us or len(self._host_us) < self._step.size):
-            self._host_us[host] = sent_us
-        return fresh
+        heard = self._clock.hear(host, sent_us)
+        leap = heard.leap_us
+        if leap:
+            self._heard_us = [t + leap for t in self._heard_us]
+            self._alive_us = [t + leap for t in self._alive_us]
+            self._checked_us += leap
+        self.now_us = self._clock.now_us
+        return heard.order > 0
 
     def reached(self, row: int, ranks: int, step: int) -> None:
         """So many ranks from *row* on have completed *step*."""
@@ -72,7 +69,7 @@ class Liveness:
         self._heard_us[row] = self.now_us
         same_idleness = (
             not one.duration_us
-            and self._sent_us[row] > 0
+            and 0 < self._sent_us[row] <= sent_us
             and one.idle_us + _SLACK_US >= self._idle_us[row] + (sent_us - self._sent_us[row])
         )
         if not same_idleness:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from eroica.schemas.iterations import StepPartial
+from eroica.streams.eventclock import EventClock
 
 MAX_PENDING = 8_192
 """Steps a shard may be ahead of another; beyond, the one behind no longer holds the job back."""
@@ -66,18 +67,19 @@ class ShardMerge:
         self.now_us = first.event_time_us
         self._silence_us = silence_us * SHARD_SILENCE_FACTOR
         count = -(-first.world_size // first.ranks_per_shard)
+        self._clock = EventClock(self.now_us, self._silence_us // 2, count)
         self._shards = [_Shard(heard_us=self.now_us) for _ in range(count)]
         self._next = -1
 
     def feed(self, partial: StepPartial) -> list[JobStep]:
         """Take in a partial of a valid shard; returns the steps that are whole now, ascending."""
-        self._hear(partial)
+        at_us = self._hear(partial)
         shard = self._shards[partial.shard]
         pending = shard.pending
         for i, (count, mean) in enumerate(zip(partial.count, partial.mean_us, strict=True)):
             step = partial.first_step + i
             if step >= self._next and step not in pending and len(pending) < MAX_PENDING:
-                pending[step] = (count, mean, partial.max_us[i], partial.max_rank[i], partial.event_time_us)
+                pending[step] = (count, mean, partial.max_us[i], partial.max_rank[i], at_us)
         if partial.count:
             shard.closed = max(shard.closed, partial.first_step + len(partial.count) - 1)
         shard.marked.update(step for step in partial.marked if step >= self._next)
@@ -100,24 +102,27 @@ class ShardMerge:
             last_event=waiting[oldest].last_event,
         )
 
-    def _hear(self, partial: StepPartial) -> None:
-        leap = partial.event_time_us - self.now_us
-        if leap > 0:
-            if leap > self._silence_us // 2:
-                for other in self._shards:
-                    other.heard_us += leap
-            self.now_us = partial.event_time_us
+    def _hear(self, partial: StepPartial) -> int:
+        """Take in who speaks and how idle it is; returns the partial's time in the job's frame."""
+        heard = self._clock.hear(partial.shard, partial.event_time_us)
+        leap = heard.leap_us
+        if leap:
+            for other in self._shards:
+                other.heard_us += leap
+                other.event_time_us += leap
+        self.now_us = self._clock.now_us
         shard = self._shards[partial.shard]
         shard.known, shard.absent = True, False
         shard.heard_us = self.now_us
-        if partial.event_time_us >= shard.event_time_us:
-            shard.event_time_us = partial.event_time_us
+        if heard.order >= 0:
+            shard.event_time_us = heard.at_us
             shard.idle_us, shard.idle_rank, shard.last_event = partial.min_idle_us, partial.idle_rank, partial.last_event
             shard.ended = partial.ended
             shard.some_present = not partial.absent or not _covers(partial)
         for other in self._shards:
             if self.now_us - other.heard_us >= self._silence_us:
                 other.absent = True
+        return heard.at_us
 
     def _whole_steps(self) -> list[JobStep]:
         counting = [s for s in self._shards if not s.ended and not s.absent]

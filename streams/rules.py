@@ -18,12 +18,6 @@ MIN_SLOW_SHARE = 0.25
 """Fewer slow iterations than this in a window are spikes; a level has not moved."""
 ASKED_AT_MOST = 3
 """Requests about one slow level; after them it counts as usual, since nagging helps nobody."""
-MAX_SPIKE_RUN = 10
-"""Consecutive slow iterations that may still be one spike; more is a level."""
-MAD_FLOOR_RATIO = 0.10
-"""Spread is taken as at least this share of the median (Megatron's sniff test, Greyhound)."""
-PERIODS_REMEMBERED = 5
-"""A period that failed to show so many times in a row is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +45,9 @@ class Level:
     mean is back under ``degradation_ratio`` × the pinned reference (recovered: the reference is learned anew from
     there), or until ``ASKED_AT_MOST`` requests were made about it (the slow level is the usual one from then on, and
     the last request says so).
+
+    A level is *worse* than one that was asked about when the mean of a window is above ``cooldown_worse_ratio`` × that level,
+    confirmed as the level itself is.
     """
 
     def __init__(self, settings: DetectSettings) -> None:
@@ -65,6 +62,7 @@ class Level:
     def _restart(self) -> None:
         self._count = 0
         self._sum = 0
+        self._worse = 0
         self._minima: deque[tuple[int, int]] = deque()
         self._spread: tuple[int, float] = (-1, 0.0)
         self._above = 0
@@ -83,17 +81,25 @@ class Level:
         """Whether a slow level is confirmed and not recovered."""
         return self._pinned is not None
 
-    def feed(self, value_us: int) -> Finding | None:
-        """Take in the next iteration; a finding as long as a confirmed slow level lasts."""
+    @property
+    def worse(self) -> bool:
+        """Whether the level is worse than the one that :meth:`feed` was told of, for long enough."""
+        return self._worse >= self._needed
+
+    def feed(self, value_us: int, asked_us: float | None = None) -> Finding | None:
+        """Take in the next iteration; a finding as long as a confirmed slow level lasts.
+
+        :param asked_us: the level that a request still cooling down was about; 0 for the usual one (it was about no level),
+            ``None`` without such a request.
+        """
         self._append(value_us)
         if self._count < self._n:
             return None
         threshold, reference = self._threshold()
         mean = self._sum / self._n
-        if mean > threshold and self._lasts(reference):
-            self._above += 1
-        else:
-            self._above = 0
+        self._above = self._above + 1 if mean > threshold and self._lasts(reference, self._settings.degradation_ratio) else 0
+        much, known = self._settings.cooldown_worse_ratio, asked_us or reference
+        self._worse = self._worse + 1 if asked_us is not None and mean > much * known and self._lasts(known, much) else 0
         if self._pinned is not None:
             if mean <= threshold:
                 self._relearn()
@@ -104,7 +110,8 @@ class Level:
 
     def asked(self) -> bool:
         """A request went out about the level; true if it was the last one, after which the level counts as usual."""
-        self._asked += 1
+        self._asked = 1 if self.worse else self._asked + 1
+        self._worse = 0
         if self._asked < ASKED_AT_MOST:
             return False
         self._relearn()
@@ -156,9 +163,9 @@ class Level:
             self._spread = (index, MAD_TO_SIGMA * mad / math.sqrt(self._n))
         return self._spread[1]
 
-    def _lasts(self, reference_us: float) -> bool:
+    def _lasts(self, reference_us: float, ratio: float) -> bool:
         """Whether enough iterations of the window are slow themselves, and its last quarter still is."""
-        limit = self._settings.degradation_ratio * reference_us
+        limit = ratio * reference_us
         quarter = max(1, self._n // 4)
         end = len(self._values)
         if sum(self._values[i] for i in range(end - quarter, end)) <= limit * quarter:
@@ -186,106 +193,6 @@ class Level:
                 f"{what} of the recent {self._recent} ({reference / 1e3:.1f} ms); limit {threshold / 1e3:.1f} ms"
             ),
         )
-
-
-class Spikes:
-    """Single slow iterations ([G]): robust z > ``spike_z`` over the last ``spike_window`` and ≥ ``spike_ratio`` × their mean.
-
-    A spike is a run of at most ``MAX_SPIKE_RUN`` such iterations that has ended; a longer one is a level and joins the history.
-    ``spike_confirm`` spikes that began within ``spike_window`` iterations are a finding. Three equally spaced spikes are a period
-    (checkpoint, evaluation, synchronisation): later ones at its beat are innocent until it fails to show.
-    """
-
-    def __init__(self, settings: DetectSettings) -> None:
-        self._settings = settings
-        self._history: deque[int] = deque(maxlen=settings.spike_window)
-        self._sum = 0
-        self._run: list[int] = []
-        self._run_start = 0
-        self._starts: deque[int] = deque(maxlen=3)
-        self._guilty: deque[int] = deque(maxlen=settings.spike_confirm)
-        self._period = 0
-        self._anchor = 0
-        self._worst = 0
-
-    def feed(self, step: int, value_us: int) -> tuple[bool, Finding | None]:
-        """Take in the next iteration; ``(innocent, finding)``: innocent means that it lies on a learned period."""
-        if self._is_spike(value_us):
-            if not self._run:
-                self._run_start = step
-            self._run.append(value_us)
-            if len(self._run) > MAX_SPIKE_RUN:
-                for value in self._run:
-                    self._learn(value)
-                self._run.clear()
-                return False, None
-            return self._on_beat(self._run_start), None
-        finding = self._end_run(step) if self._run else None
-        self._learn(value_us)
-        return False, finding
-
-    def _is_spike(self, value_us: int) -> bool:
-        held = len(self._history)
-        if held < self._settings.spike_min_history or value_us * held < self._settings.spike_ratio * self._sum:
-            return False
-        middle = median(self._history)
-        spread = MAD_TO_SIGMA * median([abs(v - middle) for v in self._history])
-        return value_us - middle > self._settings.spike_z * max(spread, MAD_FLOOR_RATIO * middle)
-
-    def _learn(self, value_us: int) -> None:
-        if len(self._history) == self._history.maxlen:
-            self._sum -= self._history[0]
-        self._history.append(value_us)
-        self._sum += value_us
-
-    def _end_run(self, step: int) -> Finding | None:
-        start, worst = self._run_start, max(self._run)
-        self._run.clear()
-        if self._on_beat(start):
-            self._anchor = start
-            return None
-        self._starts.append(start)
-        if self._learn_period():
-            self._guilty.clear()
-            return None
-        self._guilty.append(start)
-        if len(self._guilty) < self._settings.spike_confirm or step - self._guilty[0] > self._settings.spike_window:
-            return None
-        self._guilty.clear()
-        mean = self._sum / len(self._history)
-        return Finding(
-            figures={"observed_us": float(worst), "baseline_us": mean, "ratio": worst / max(mean, 1.0)},
-            detail=(
-                f"{self._settings.spike_confirm} spikes within {self._settings.spike_window} iterations, "
-                f"the last {worst / 1e3:.1f} ms, {worst / max(mean, 1.0):.1f} times the average of {mean / 1e3:.1f} ms"
-            ),
-        )
-
-    def _learn_period(self) -> bool:
-        if len(self._starts) < 3:
-            return False
-        a, b, c = self._starts
-        period = c - b
-        if period < 2 or abs((b - a) - period) > _tolerance(period):
-            return False
-        self._period, self._anchor = period, c
-        return True
-
-    def _on_beat(self, start: int) -> bool:
-        if not self._period:
-            return False
-        beats = round((start - self._anchor) / self._period)
-        if beats > PERIODS_REMEMBERED:
-            self._period = 0
-            return False
-        return beats >= 1 and abs(start - self._anchor - beats * self._period) <= beats * _tolerance(self._period)
-
-
-def _tolerance(period: int) -> int:
-    """Steps by which a period may jitter: none for a short one, where chance would hit it too often."""
-    if period < 20:
-        return 0
-    return max(1, period // 50)
 
 
 def blocked_after_us(settings: DetectSettings, mean_us: float, *, started: bool) -> int:

@@ -194,7 +194,8 @@ class _Shard:
             if self._marks:
                 self._marks = {step for step in self._marks if step >= grid.head}
         if not found:
-            due = self._live.now_us - self._told_us >= LIFE_US
+            # The time may also have been moved back, from a wrong clock's to the others'.
+            due = abs(self._live.now_us - self._told_us) >= LIFE_US
             if due or self._live.all_ended != self._told_ended:
                 found = [self._partial(max(grid.head, 0), [], [], [], [])]
         if found:

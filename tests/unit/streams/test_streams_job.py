@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -262,3 +263,69 @@ def test_a_partial_that_cannot_be_is_refused(bad: StepPartial) -> None:
     core.feed(partial(0, [1]))
     with pytest.raises(InvalidInput):
         core.feed(bad)
+
+
+EARLY = [100_000] * 60 + [112_000] * 40
+"""A little slower, soon after the start: reason enough for a request, and a spurious one."""
+
+
+@pytest.mark.parametrize(
+    ("name", "later", "requests"),
+    [
+        ("no worse", [112_000] * 600, 1),
+        ("a little worse", [125_000] * 600, 1),
+        ("much worse", [300_000] * 600, 2),
+        ("worse and worse", [200_000] * 300 + [400_000] * 300, 3),
+        ("recovered, then much worse", [100_000] * 100 + [300_000] * 400, 2),
+        ("recovered, then as before", [100_000] * 100 + [112_000] * 400, 1),
+        ("three long ones", ([112_000] * 50 + [5_000_000] * 3) * 4, 1),
+    ],
+)
+def test_a_level_clearly_worse_than_the_one_asked_about_overrides_the_cooldown(
+    name: str, later: list[int], requests: int
+) -> None:
+    found = requests_of(JobCore(SMALL), run_of(EARLY + later))
+    assert [r.reason for r in found if r.reason != "spike"] == ["degradation"] * requests, name
+    assert all("times what was asked about before" in r.detail for r in found[1:] if r.reason == "degradation")
+    levels = [r.figures["observed_us"] for r in found if r.reason == "degradation"]
+    assert all(b > 1.25 * a for a, b in pairwise(levels))
+
+
+def test_the_budget_holds_for_worse_levels_too() -> None:
+    poor = SMALL.model_copy(update={"budget_min_steps": 5})
+    assert len(requests_of(JobCore(poor), run_of(EARLY + [300_000] * 600))) == 1
+
+
+def test_a_slowdown_after_a_standstill_is_asked_about_when_it_is_clear() -> None:
+    core = JobCore(SMALL)
+    requests_of(core, run_of(HEALTHY))
+    assert [r.reason for r in requests_of(core, [idle(31, 200)])] == ["blocked"]
+    on = T0 + 60 * SECOND
+    assert requests_of(core, run_of([112_000] * 100, start=200, at=on)) == []
+    assert len(requests_of(core, run_of([300_000] * 100, start=300, at=on + 12 * SECOND))) == 1
+
+
+YEAR = 365 * 24 * 3_600 * SECOND
+
+
+def test_one_clock_of_another_year_freezes_neither_cooldown_nor_silence() -> None:
+    """Shard 1 of three says once, or always, that it is next year."""
+    for always in (False, True):
+        core = JobCore(SMALL.model_copy(update={"cooldown_ms": 60_000}))
+        values = HEALTHY + [300_000] * 600
+        shards = [run_of(values, at=T0 + s, shard=s, world=12) for s in range(3)]
+        far = [
+            msgspec.structs.replace(p, event_time_us=p.event_time_us + YEAR) if always or i == 5 else p
+            for i, p in enumerate(shards[1])
+        ]
+        found = [r for row in zip(shards[0], far, shards[2], strict=True) for r in requests_of(core, list(row))]
+        assert len(found) == 3, "asked about three times, a cool-down apart"
+        assert all(T0 <= r.issued_at_us < T0 + YEAR // 2 for r in found)
+        assert min(np.diff([r.issued_at_us for r in found])) >= 60 * SECOND
+
+
+def test_the_only_clock_is_believed_and_may_be_set_back() -> None:
+    core = JobCore(SMALL.model_copy(update={"cooldown_ms": 60_000}))
+    assert len(requests_of(core, run_of(HEALTHY + [300_000] * 20, at=T0 + YEAR))) == 1
+    later = requests_of(core, run_of([300_000] * 600, start=220, at=T0 + 40 * SECOND))
+    assert len(later) == 2 and all(r.issued_at_us < T0 + YEAR // 2 for r in later)

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import pytest
 
 from eroica.schemas.settings import DetectSettings
-from eroica.streams.rules import ASKED_AT_MOST, Finding, Level, Spikes, blocked_after_us
+from eroica.streams.rules import ASKED_AT_MOST, Finding, Level, blocked_after_us
+from eroica.streams.spikes import Spikes
 
 pytestmark = pytest.mark.unit
 
