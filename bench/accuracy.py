@@ -1,8 +1,8 @@
 """How often verdicts are right: simulated jobs broken in known ways, judged by each rule set on the same cases.
 
     python bench/accuracy.py                    # the small form: four layouts, some hundred cases, minutes
-    python bench/accuracy.py --full --jobs 8    # all layouts, --seeds of each case
-    python bench/accuracy.py --layout tp-pp-64 --fault nic_down --rules eroica --wrong
+    python bench/accuracy.py --full             # all layouts, --seeds of each case, on all processors
+    python bench/accuracy.py --layout tp-pp-64 --fault nic_down --rules eroica --wrong --profile
 
 Each case runs through the simulator, the grouping and the localizer as they are, without a broker. ``--write`` renews the page
 and the plot in docs/.
@@ -12,22 +12,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from accuracy_cases import LAYOUTS, QUICK_LAYOUTS, Case, cases
 from accuracy_report import report, svg
 from accuracy_score import Score, score
+from accuracy_stages import Stopwatch, stage_table
 
 from eroica.localizer.core import LocalizerCore
 from eroica.schemas.errors import EroicaError, UsageError
 from eroica.schemas.groups import GroupChunk
-from eroica.schemas.outputs import InputRef
+from eroica.schemas.outputs import InputRef, Output
 from eroica.schemas.settings import GroupSettings, LocalizeSettings
 from eroica.schemas.verdicts import Verdict
 from eroica.simulator.engine import Engine
@@ -40,25 +42,40 @@ from eroica.streams.collect import GroupCore
 RULES = ("eroica", "paper", "guide")
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
-Result = tuple[Case, list[Score], dict[str, str]]
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one case."""
+
+    case: Case
+    scores: list[Score]
+    """One a rule set."""
+    headlines: list[str]
+    seconds: dict[str, float]
+    """By stage."""
 
 
 def judge(case: Case, rules: Sequence[str]) -> Result | None:
     """Run one case; ``None`` if the fault cannot exist in the layout."""
-    scenario = case.scenario()
+    scenario, watch = case.scenario(), Stopwatch()
     try:
-        simulation = Simulation(scenario, engine=_engine(case.layout, repr((scenario.job, scenario.cluster))))
+        with watch.stage("lay out, place faults"):
+            simulation = Simulation(scenario, engine=_engine(case.layout, repr((scenario.job, scenario.cluster))))
     except UsageError:
         return None
-    emission = Emission(simulation)
-    truth = labels(simulation, emission.request.request)
-    chunks = list(_chunks(emission))
-    scores, headlines = [], {}
+    with watch.stage("run, write messages"):
+        emission = Emission(simulation)
+        request = emission.request.request
+        answers = [o for o in emission.all() if o.topic == "summaries"]
+    with watch.stage("truth"):
+        truth = labels(simulation, request)
+    with watch.stage("group"):
+        chunks = list(_chunks(answers))
+    verdicts = []
     for name in rules:
-        verdict = _verdict(chunks, name, emission.request.request)
-        scores.append(score(verdict, truth))
-        headlines[name] = verdict.headline
-    return case, scores, headlines
+        with watch.stage(f"localize by {name}"):
+            verdicts.append(_verdict(chunks, name, request))
+    return Result(case, [score(v, truth) for v in verdicts], [v.headline for v in verdicts], watch.seconds)
 
 
 @lru_cache(maxsize=8)
@@ -70,9 +87,9 @@ def _engine(layout: str, shape: str) -> Engine:
 _SCENARIOS: dict[str, object] = {}
 
 
-def _chunks(emission: Emission) -> Iterator[GroupChunk]:
+def _chunks(answers: Iterable[Output]) -> Iterator[GroupChunk]:
     core = GroupCore(GroupSettings())
-    for offset, output in enumerate(o for o in emission.all() if o.topic == "summaries"):
+    for offset, output in enumerate(answers):
         for made in core.feed(output.message, InputRef("summaries", 0, offset)):
             yield made.message
 
@@ -106,36 +123,44 @@ def main() -> int:
     parser.add_argument("--layout", action="append", choices=tuple(LAYOUTS))
     parser.add_argument("--fault", action="append", help="only these faults (or 'healthy', 'pair')")
     parser.add_argument("--rules", action="append", choices=RULES)
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, help="processes (default 1; with --full one a processor)")
     parser.add_argument("--wrong", action="store_true", help="print the cases that the first rule set gets wrong")
+    parser.add_argument("--profile", action="store_true", help="print which stage of the run takes the time")
     parser.add_argument("--json", type=Path, help="every score, one line each")
     parser.add_argument("--write", action="store_true", help="docs/accuracy.md and its plot")
     options = parser.parse_args()
     layouts = tuple(options.layout or (LAYOUTS if options.full else QUICK_LAYOUTS))
     seeds, healthy = (options.seeds, options.healthy_seeds) if options.full else (1, 4)
     rules = tuple(options.rules or RULES)
+    jobs = options.jobs or ((os.cpu_count() or 1) if options.full else 1)
     wanted = [c for c in cases(layouts, seeds, healthy, options.seed) if _chosen(c, options.fault)]
     began, results, skipped = time.monotonic(), [], 0
-    for number, result in enumerate(_all(wanted, rules, options.jobs), 1):
+    for number, result in enumerate(_all(wanted, rules, jobs), 1):
         if result is None:
             skipped += 1
         else:
             results.append(result)
-            if options.wrong and not result[1][0].right:
-                first = result[1][0]
-                print(f"{result[0].name} seed {result[0].seed}: {first.truth} → {first.said}: {result[2][rules[0]]}")
+            first = result.scores[0]
+            if options.wrong and not first.right:
+                print(f"{result.case.name} seed {result.case.seed}: {first.truth} → {first.said}: {result.headlines[0]}")
         if sys.stderr.isatty():
             print(f"\r{number}/{len(wanted)}", end="", file=sys.stderr)
     took = time.monotonic() - began
-    title = f"seed {options.seed}, {len(results)} cases ({skipped} left out: the layout has no such link or stage), {took:.0f} s"
-    text = report([(case, scores) for case, scores, _ in results], title)
+    title = (
+        f"seed {options.seed}, {len(results)} cases ({skipped} left out: the layout has no such link or stage), "
+        f"{took:.0f} s in {jobs} process{'es' if jobs > 1 else ''}"
+    )
+    rows = [(r.case, r.scores) for r in results]
+    text = report(rows, title)
     print(text)
+    if options.profile:
+        print(stage_table([r.seconds for r in results]))
     if options.json:
-        lines = [json.dumps({"case": c.name, "seed": c.seed, **asdict(s)}) for c, scores, _ in results for s in scores]
+        lines = [json.dumps({"case": r.case.name, "seed": r.case.seed, **asdict(s)}) for r in results for s in r.scores]
         options.json.write_text("\n".join(lines) + "\n")
     if options.write:
         (DOCS / "img").mkdir(exist_ok=True)
-        (DOCS / "img" / "accuracy.svg").write_text(svg([(case, scores) for case, scores, _ in results]))
+        (DOCS / "img" / "accuracy.svg").write_text(svg(rows))
         (DOCS / "accuracy.md").write_text(text)
     return 0
 

@@ -1,4 +1,4 @@
-"""The cases of the accuracy bench: layouts × faults × doses × seeds, healthy runs, pairs of culprits, and bad deliveries."""
+"""The cases of the accuracy bench: layouts × faults × doses × seeds, healthy jobs, unequal ranks, pairs, bad delivery."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ HEALTHY: dict[str, str] = {
 NOISES = ("quiet", "production", "noisy")
 PAIRS = (("slow_gpu_clock", "slow_hbm"), ("slow_gpu_clock", "leftover_process"), ("starved_loader", "pcie_downgrade"))
 NUISANCE = ("nuisance.missing=0.02", "nuisance.duplicate=0.02", "nuisance.late=0.1", "nuisance.clock_offset_s=30")
+UNEVEN_FAULTS = ("slow_gpu_clock", "cpu_contention", "nic_halved")
+"""Faults that are tried in each job of unequal ranks too."""
 _BASE = ("history.before=0", "history.after=0")
 OWN_PAST = frozenset({"regression", "allocator_churn"})
 """Faults of all ranks alike: only the job's own healthy profile tells them, so these cases hold one."""
@@ -46,7 +48,8 @@ class Case:
     """One run of the simulator."""
 
     kind: str
-    """``fault``, ``healthy``, ``pair`` or ``nuisance``."""
+    """``fault``, ``healthy``, ``uneven`` (a fault in a job of unequal ranks), ``pair`` or ``nuisance`` (a bad delivery of the
+    ``fault`` case that is like it in all else, the seed too)."""
     layout: str
     what: str
     level: str
@@ -68,12 +71,13 @@ class Case:
 def cases(layouts: tuple[str, ...], seeds: int, healthy_seeds: int, base_seed: int) -> Iterator[Case]:
     """All cases, in a fixed order; seeds follow from *base_seed* and the case."""
     for layout in layouts:
-        for fault in FAULTS:
+        row = tuple(LAYOUTS).index(layout)
+        for column, fault in enumerate(FAULTS):
             past = ("history.baseline=true", "history.before=20") if fault in OWN_PAST else ()
             for level, dose in DOSES.items():
                 for n in range(seeds):
                     # Half of the runs have finely sampled utilisation, as [P] has, half have what a trace alone gives.
-                    sampling = f"profile.sampling={'true' if n % 2 == 0 else 'false'}"
+                    sampling = f"profile.sampling={'true' if (row + column + n) % 2 == 0 else 'false'}"
                     broken = f"faults=[{{fault: {fault}, dose: {dose}}}]"
                     yield _case("fault", layout, fault, level, n, (broken, sampling, *past), base_seed)
                     if level != "masked" and n == 0:
@@ -87,10 +91,18 @@ def cases(layouts: tuple[str, ...], seeds: int, healthy_seeds: int, base_seed: i
                 continue
             for noise in NOISES:
                 for n in range(healthy_seeds):
-                    given = (assignment, f"noise={noise}") if assignment else (f"noise={noise}",)
-                    if what == "two device models":
-                        given = (*given, "cluster.other_devices={'0': A100}")
-                    yield _case("healthy", layout, what, noise, n, given, base_seed)
+                    yield _case("healthy", layout, what, noise, n, (*_variant(what, assignment), f"noise={noise}"), base_seed)
+            for fault in UNEVEN_FAULTS if assignment else ():
+                for level in ("loud", "quiet"):
+                    for n in range(seeds):
+                        given = (*_variant(what, assignment), f"faults=[{{fault: {fault}, dose: {DOSES[level]}}}]")
+                        yield _case("uneven", layout, f"{what}, {fault}", level, n, given, base_seed)
+
+
+def _variant(what: str, assignment: str) -> tuple[str, ...]:
+    if what == "two device models":
+        return assignment, "cluster.other_devices={'0': A100}"
+    return (assignment,) if assignment else ()
 
 
 def _fits(layout: str, what: str) -> bool:
@@ -98,6 +110,8 @@ def _fits(layout: str, what: str) -> bool:
         return "pp: 4" in LAYOUTS[layout] and "zbv" not in layout
     if what == "unequal experts":
         return "experts" in LAYOUTS[layout]
+    if what == "heavy last stage":
+        return "pp:" in LAYOUTS[layout]
     return True
 
 

@@ -1,4 +1,4 @@
-"""Holding a verdict against the truth."""
+"""Holding a verdict against the truth, by the rules of accuracy_right.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Score:
     accused: bool
     """A machine is named with confidence."""
     right: bool
-    """First cause: class and place; of a healthy run: nobody is accused and no cause is claimed."""
+    """First cause: class and place. Of a healthy run: nobody is accused, and no cause claimed that is not really there."""
+    class_right: bool
+    """First cause: class alone."""
     found: int
     """Of the true causes, how many are among those named."""
     of: int
@@ -41,18 +43,26 @@ def score(verdict: Verdict, truth: dict[str, Any]) -> Score:
     claims = named if verdict.status in ("culprit_found", "shared_cause") else []
     accused = any(_place(c) for c in claims if c.class_ in PLACED)
     wanted = truth["causes"]
-    said = claims[0].class_ if claims else str(verdict.status)
-    right = any(_matches(claims[0], cause) for cause in wanted) if claims and wanted else not claims and not wanted
+    # What is out of balance in the job itself is a true statement, but not the fault that is looked for.
+    aside = set(truth.get("imbalances", ())) - {c for cause in wanted for c in _classes(cause)}
+    first = next((c for c in claims if c.class_ not in aside), None)
+    said = first.class_ if first else claims[0].class_ if claims else str(verdict.status)
+    if wanted:
+        right = first is not None and any(_matches(first, cause) for cause in wanted)
+        class_right = first is not None and any(first.class_ in _classes(cause) for cause in wanted)
+    else:
+        right = class_right = first is None
     return Score(
         rules=verdict.provenance.rules,
         truth=wanted[0]["class"] if wanted else "healthy",
         said=said,
         accused=accused,
         right=right,
+        class_right=class_right,
         found=sum(any(_matches(c, cause) for c in claims) for cause in wanted),
         of=len(wanted),
         waiter=any(_names_waiter(c, truth) for c in claims),
-        confidence=claims[0].confidence if claims else 0.0,
+        confidence=first.confidence if first else claims[0].confidence if claims else 0.0,
     )
 
 
@@ -64,27 +74,39 @@ def _set(text: str) -> frozenset[int]:
     return frozenset(parse_ranks(text).tolist())
 
 
+def _classes(truth: dict[str, Any]) -> tuple[str, ...]:
+    return (truth["class"], *truth.get("alternatives", []))
+
+
 def _matches(cause: Cause, truth: dict[str, Any]) -> bool:
-    """Class right, and the place as far as the class has one: something of it, and nothing beside it."""
-    if cause.class_ not in (truth["class"], *truth.get("alternatives", [])):
+    """Class and place are right, as accuracy_right.md has it."""
+    if cause.class_ not in _classes(truth):
         return False
-    true, said = truth["suspects"], cause.suspects
-    if truth["class"] == "worker":
-        return bool(said.ranks) and _set(said.ranks) <= _set(true["ranks"])
-    if truth["class"] == "host":
-        if cause.class_ == "pipeline_stage":
-            return True
-        hosts = set(said.hosts)
-        return (bool(hosts) and hosts <= set(true["hosts"])) or (bool(said.ranks) and _set(said.ranks) <= _set(true["ranks"]))
     if truth["class"] == "link":
-        if "lookalikes" in truth:
-            allowed = _set(truth["lookalikes"]) | _set(true["ranks"])
-            return (bool(said.ranks) and _set(said.ranks) <= allowed) or set(said.links) & set(true["links"]) != set()
-        ends = set(true["hosts"])
-        return (bool(said.hosts) and set(said.hosts) <= ends) or any(all(end in link for end in ends) for link in said.links)
-    if truth["class"] == "pipeline_stage":
-        return cause.class_ == "host" or not said.stages or set(said.stages) <= set(true["stages"])
+        return _link_matches(cause, truth)
+    if cause.class_ in PLACED or truth["class"] in PLACED or cause.class_ == "pipeline_stage":
+        return _some_of(cause, truth["suspects"])
     return True
+
+
+def _some_of(cause: Cause, true: dict[str, Any]) -> bool:
+    """Something of the true place is named and nothing beside it, in the terms of the class."""
+    ranks, hosts, stages = _set(cause.suspects.ranks), set(cause.suspects.hosts), set(cause.suspects.stages)
+    if cause.class_ == "pipeline_stage" and stages:
+        return stages <= set(true["stages"])
+    if cause.class_ == "host" and hosts:
+        return hosts <= set(true["hosts"])
+    return bool(ranks) and ranks <= _set(true["ranks"])
+
+
+def _link_matches(cause: Cause, truth: dict[str, Any]) -> bool:
+    true, said = truth["suspects"], cause.suspects
+    if set(said.links) & set(true["links"]):
+        return True
+    if "lookalikes" in truth:
+        return bool(said.ranks) and _set(said.ranks) <= _set(truth["lookalikes"]) | _set(true["ranks"])
+    ends = set(true["hosts"])
+    return (bool(said.hosts) and set(said.hosts) <= ends) or any(all(end in link for end in ends) for link in said.links)
 
 
 def _names_waiter(cause: Cause, truth: dict[str, Any]) -> bool:

@@ -16,13 +16,18 @@ __all__ = ["cause_class", "labels", "lookalikes", "waiters"]
 
 WAITER_SHARE = 0.25
 """A rank waits because of a fault if its waiting grew by this share of what the step grew."""
+HEAVY_STAGE = 1.10
+"""A stage with this much of the stages' mean compute is out of balance (the tenth is the floor of published detectors)."""
+UNEQUAL_DATA = 1.05
+"""Lengths and experts' loads that stretch a step so much are out of balance."""
 
 
 def labels(simulation: Simulation, request: str) -> dict[str, Any]:
     """The truth of a simulation, for JSON.
 
     ``waiters`` are the ranks that are slow only because they wait; ``lookalikes`` of a link those ranks whose link would show
-    the same slow communicators; ``alternatives`` further classes that the same facts allow.
+    the same slow communicators; ``alternatives`` further classes that the same facts allow; ``imbalances`` classes of what
+    is unequal in the job without a fault.
     """
     scenario = simulation.scenario
     broken_us = simulation.engine.mean_step_us(simulation.broken)
@@ -38,6 +43,7 @@ def labels(simulation: Simulation, request: str) -> dict[str, Any]:
             "healthy": round(simulation.healthy_step_us / 1e3, 3),
             "broken": None if simulation.hang else round(broken_us / 1e3, 3),
         },
+        "imbalances": imbalances(simulation),
         "causes": [_cause(simulation, placed) for placed in simulation.faults],
         "waiters": format_ranks(waiters(simulation)) if simulation.faults else "",
     }
@@ -82,6 +88,19 @@ def cause_class(simulation: Simulation, placed: PlacedFault) -> tuple[CauseClass
     return kind.cause, others
 
 
+def imbalances(simulation: Simulation) -> list[CauseClass]:
+    """What the job itself has out of balance, though nothing is broken."""
+    engine, work = simulation.engine, simulation.work
+    out: list[CauseClass] = []
+    load = np.zeros(work.rank_of.shape[0])
+    np.add.at(load, work.step.graph.stage[engine.family >= 0], engine.nominal[engine.family >= 0])
+    if load.size > 1 and load.max() >= HEAVY_STAGE * load.mean():
+        out.append("pipeline_stage")
+    if simulation.healthy_step_us >= UNEQUAL_DATA * engine.mean_step_us(Effects(work.world, simulation.steps)):
+        out.append("data_imbalance")
+    return out
+
+
 def waiters(simulation: Simulation) -> RankArray:
     """Ranks that are no suspects and wait longer because of the faults, ascending; without noise."""
     if not simulation.faults:
@@ -113,6 +132,18 @@ def lookalikes(simulation: Simulation, link: LinkSlowdown) -> BoolArray:
         across = work.crossing[axis]
         uses = (across if link.medium == "nic" else ~across) & (mine >= 0)
         out &= ~uses | hit
+    for op, traffic in work.traffic.items():
+        if traffic.axis != "pp":
+            continue
+        one, other = work.rank_of[work.step.graph.ops[op].stage], work.rank_of[traffic.peer_stage]
+        hit = link.hits_pair(work, one, other)
+        within = work.hosts.host_of[one] == work.hosts.host_of[other]
+        free = one[~hit & (within if link.medium == "nvlink" else ~within)]
+        out[free] = False
+        if hit.any():
+            inside = np.zeros(work.world, dtype=bool)
+            inside[one[hit]] = inside[other[hit]] = True
+            out &= inside
     return out
 
 
@@ -148,7 +179,10 @@ def _cause(simulation: Simulation, placed: PlacedFault) -> dict[str, Any]:
         paused = np.flatnonzero(sum((p.us.sum(axis=1) for p in placed.effects.pauses), np.zeros(work.world)))
         suspects, hosts = format_ranks(paused), []
     elif cause == "pipeline_stage":
-        stages, hosts = np.unique(work.stage_of[ranks]).tolist(), []
+        stages = np.unique(work.stage_of[ranks]).tolist()
+        hosts = hosts if "host" in others else []
+    elif "pipeline_stage" in others:
+        stages = np.unique(work.stage_of[ranks]).tolist()
     if kind.cause == "link" and kind.target == "rank":
         same = lookalikes(simulation, placed.effects.links[0])
         links, out["lookalikes"] = [f"rank {int(ranks[0])}"], format_ranks(np.flatnonzero(same))
