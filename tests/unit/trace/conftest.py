@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 REAL_TRACES = Path(__file__).resolve().parents[3] / "../shared/data/traces"
 

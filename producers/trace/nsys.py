@@ -1,0 +1,316 @@
+"""Nsight Systems SQLite exports (``nsys export --type sqlite``) to the same columns as a torch.profiler trace.
+
+A report covers a host, not a rank: every pair of process and GPU that ran device work is a worker of its own. Tables and columns
+come and go with the version (they are written only where there is something to write), so each is looked for. Schema: NVIDIA's
+"SQLite Schema Reference"; times are ns since the session's start, which ``TARGET_INFO_SESSION_START_TIME`` places in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eroica.producers.trace.columns import ColumnBuilder, Trace
+from eroica.producers.trace.events import NO_ARGS, Args, Event
+from eroica.producers.trace.naming import kernel_collective
+from eroica.producers.trace.nsys_db import NsysDatabase
+from eroica.producers.trace.nsys_nccl import NcclSpans, is_nccl_call
+from eroica.schemas.errors import InvalidInput
+
+KERNELS, COPIES, SETS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPHS, CALLS, RANGES, STRINGS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds"
+DEVICE_TABLES = (KERNELS, COPIES, SETS, GRAPHS)
+TIMES = ("start", "end")
+MAX_WORKERS = 1_024
+"""Pairs of process and GPU in one report; a host has a few dozen at most."""
+BATCH = 8_192
+COPY_KINDS = {
+    0: "Memcpy", 1: "Memcpy HtoD", 2: "Memcpy DtoH", 3: "Memcpy HtoA", 4: "Memcpy AtoH", 5: "Memcpy AtoA", 6: "Memcpy AtoD",
+    7: "Memcpy DtoA", 8: "Memcpy DtoD", 9: "Memcpy HtoH", 10: "Memcpy PtoP", 11: "Unified HtoD", 12: "Unified DtoH",
+    13: "Unified DtoD",
+}  # fmt: skip
+"""``ENUM_CUDA_MEMCPY_OPER``."""
+_SOUND = "typeof(start) = 'integer' AND typeof(\"end\") = 'integer'"
+_VERSIONED = re.compile(r"(?:_ptsz|_ptds)?_v\d+(?:_ptsz|_ptds)?$")
+_EMITTED = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*$", re.DOTALL)
+_STEP = re.compile(r"^(?:train(?:ing)?[ _])?(?:global[ _])?(?:step|iter(?:ation)?)[ _#:=-]*(\d{1,12})$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class NsysWorker:
+    """A process on a GPU. ``process`` is the report's global id of the process without its thread, None where it has none."""
+
+    process: int | None
+    device: int
+    pid: int
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NsysReport:
+    """What a report says of all its workers; ``workers`` ascend by device, then process."""
+
+    workers: tuple[NsysWorker, ...]
+    host: str
+    version: str
+    utc_ns: int
+    """Session start, ns since the epoch; 0 where the report does not tell."""
+
+
+def read_nsys(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[tuple[NsysReport, NsysWorker, Trace]]:
+    """Each worker of the report with its trace, one at a time, so that memory holds one.
+
+    A process that drives several GPUs is a worker on each of them, with the same host events.
+
+    :raises InvalidInput: not an Nsight Systems export, damaged, too large, or without device work and ranges.
+    """
+    with NsysDatabase(path, max_bytes) as db:
+        report = _report(db)
+        for worker in report.workers:
+            yield report, worker, _Reader(db, report, worker).read()
+
+
+def _report(db: NsysDatabase) -> NsysReport:
+    if STRINGS not in db.columns or not any(t in db.columns for t in (*DEVICE_TABLES, CALLS, RANGES)):
+        raise InvalidInput(
+            "not an Nsight Systems export: it has no table of strings, or none of kernels, calls or ranges",
+            where=db.where,
+            do="profile with --trace=cuda,nvtx and export with: nsys export --type sqlite",
+        )
+    pairs: set[tuple[int | None, int]] = set()
+    for table in DEVICE_TABLES:
+        if not db.has(table, *TIMES, "deviceId"):
+            continue
+        process = "globalPid" if db.has(table, "globalPid") else "NULL"
+        for pid, device in db.rows(f"SELECT DISTINCT {process}, deviceId FROM {table} LIMIT {MAX_WORKERS + 1}"):
+            if isinstance(device, int) and (pid is None or isinstance(pid, int)):
+                pairs.add((_process(pid), device))
+    if not pairs and db.has(RANGES, *TIMES, "globalTid"):
+        for (tid,) in db.rows(
+            f"SELECT DISTINCT globalTid FROM {RANGES} WHERE typeof(globalTid) = 'integer' LIMIT {MAX_WORKERS * 64}"
+        ):
+            pairs.add((_process(tid), -1))
+    if not pairs or len(pairs) > MAX_WORKERS:
+        raise InvalidInput(
+            "the export holds no device work and no ranges" if not pairs else f"the export holds more than {MAX_WORKERS} workers",
+            where=db.where,
+            do="profile with --trace=cuda,nvtx",
+        )
+    pairs = _told_apart(pairs)
+    models = _models(db)
+    workers = [NsysWorker(p, d, (p or 0) >> 24 & 0xFFFFFF, models.get(d, "")) for p, d in pairs]
+    start = next(iter(db.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")), (0,)) if db.has(
+        "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"
+    ) else (0,)  # fmt: skip
+    utc = start[0] if isinstance(start[0], int) and 0 <= start[0] < 2**62 else 0
+    return NsysReport(
+        tuple(sorted(workers, key=lambda w: (w.device, w.pid, w.process or 0))),
+        _value(db, "TARGET_INFO_SYSTEM_ENV", "Hostname"),
+        _value(db, "META_DATA_EXPORT", "EXPORT_PRODUCT_VERSION"),
+        utc,
+    )
+
+
+def _told_apart(pairs: set[tuple[int | None, int]]) -> set[tuple[int | None, int]]:
+    """Versions that do not tell a kernel's process may tell a copy's: then a GPU with one process is that process's."""
+    for device in {d for p, d in pairs if p is None}:
+        known = {p for p, d in pairs if d == device and p is not None}
+        gone = {(None, device)} if len(known) == 1 else {(p, device) for p in known}
+        pairs = pairs - gone
+    return pairs
+
+
+class _Reader:
+    """Builds one worker's trace."""
+
+    def __init__(self, db: NsysDatabase, report: NsysReport, worker: NsysWorker) -> None:
+        self.db, self.report, self.worker = db, report, worker
+        self.builder = ColumnBuilder()
+        self.strings = _strings(db)
+        self.spans = NcclSpans()
+        self.launch: dict[int, tuple[int, int]] = {}
+        """Correlation of an NCCL kernel → thread and time of its launch."""
+        self._events: list[Event] = []
+        self._counted: set[str] = set()
+
+    def read(self) -> Trace:
+        collectives = self._collective_names()
+        launched = self._collective_launches(collectives)
+        self._ranges()
+        self._calls(launched)
+        self._kernels(collectives)
+        self._memory()
+        self._flush()
+        meta: dict[str, Any] = {"baseTimeNanoseconds": self.report.utc_ns, "host_name": self.report.host}
+        if self.worker.model:
+            meta["deviceProperties"] = [{"name": self.worker.model}]
+        return self.builder.build(meta)
+
+    def _name(self, number: object) -> str:
+        return self.strings.get(number, "") if isinstance(number, int) else ""
+
+    def _put(self, category: str, name: str, thread: int | str, start: int, end: int, args: Args = NO_ARGS) -> None:
+        owner = self.worker.device if isinstance(thread, str) else self.worker.pid
+        self._events.append(Event("X", category, name, owner, thread, start / 1e3, (end - start) / 1e3, args))
+        if len(self._events) >= BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self.builder.add(self._events)
+        self._events = []
+
+    def _collective_names(self) -> frozenset[int]:
+        return frozenset(number for number, name in self.strings.items() if kernel_collective(name) is not None)
+
+    def _device_rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Start, end, stream, correlation and *columns* (None where the version lacks one) of this worker's rows."""
+        if not self.db.has(table, *TIMES, "deviceId"):
+            return
+        wanted = [*TIMES, *(c if self.db.has(table, c) else "NULL" for c in ("streamId", "correlationId", *columns))]
+        where, values = self._mine(table)
+        if table not in self._counted:
+            self._counted.add(table)
+            self._count_unsound(table, where, values)
+        yield from self.db.rows(f"SELECT {_list(wanted)} FROM {table} WHERE {where} AND {_SOUND}", values)
+
+    def _mine(self, table: str) -> tuple[str, tuple[object, ...]]:
+        if not self.db.has(table, "globalPid"):
+            return "deviceId IS ?", (self.worker.device,)
+        return "deviceId IS ? AND globalPid >> 24 IS ?", (self.worker.device, _shifted(self.worker.process))
+
+    def _host_rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+        if not self.db.has(table, *TIMES):
+            return
+        wanted = [*TIMES, *(c if self.db.has(table, c) else "NULL" for c in ("globalTid", *columns))]
+        where, values = "1", ()
+        if self.worker.process is not None and self.db.has(table, "globalTid"):
+            where, values = "globalTid >> 24 IS ?", (_shifted(self.worker.process),)
+        yield from self.db.rows(f"SELECT {_list(wanted)} FROM {table} WHERE {where} AND {_SOUND}", values)
+
+    def _count_unsound(self, table: str, where: str, values: tuple[object, ...]) -> None:
+        for (count,) in self.db.rows(f"SELECT count(*) FROM {table} WHERE {where} AND NOT ({_SOUND})", values):
+            self.builder.mend("times_unusable", count)
+
+    def _collective_launches(self, collectives: frozenset[int]) -> set[int]:
+        name = "demangledName" if self.db.has(KERNELS, "demangledName") else "shortName"
+        rows = self._device_rows(KERNELS, name)
+        return {row[3] for row in rows if row[4] in collectives and isinstance(row[3], int)}
+
+    def _ranges(self) -> None:
+        for start, end, tid, text, number in self._host_rows(RANGES, "text", "textId"):
+            name = text if isinstance(text, str) and text else self._name(number)
+            thread = (tid & 0xFFFFFF) if isinstance(tid, int) else 0
+            if not name or end < start:
+                continue
+            if is_nccl_call(name):
+                self.spans.add(thread, start, end, name)
+            self._put(*_range(name), thread, start, end)
+
+    def _calls(self, launched: set[int]) -> None:
+        for start, end, tid, correlation, number in self._host_rows(CALLS, "correlationId", "nameId"):
+            thread = (tid & 0xFFFFFF) if isinstance(tid, int) else 0
+            key = correlation if isinstance(correlation, int) else -1
+            if key in launched:
+                self.launch[key] = (thread, start)
+            name = _VERSIONED.sub("", self._name(number)) or "unnamed call"
+            self._put("cuda_runtime", name, thread, start, end, Args(correlation=key))
+
+    def _kernels(self, collectives: frozenset[int]) -> None:
+        streams: dict[object, int] = {}
+        for start, end, stream, correlation, full, short in self._device_rows(KERNELS, "demangledName", "shortName"):
+            key = correlation if isinstance(correlation, int) else -1
+            name = self._name(full) or self._name(short) or "unnamed kernel"
+            args = Args(correlation=key, stream=stream if isinstance(stream, int) else None)
+            if full in collectives or short in collectives:
+                args = self._collective(name, args, streams.setdefault(stream, len(streams)))
+            self._put("kernel", name, f"stream {stream}", start, end, args)
+        for start, end, stream, correlation, graph in self._device_rows(GRAPHS, "graphId"):
+            args = Args(
+                correlation=correlation if isinstance(correlation, int) else -1,
+                stream=stream if isinstance(stream, int) else None,
+            )
+            self._put("kernel", f"CUDA graph {graph}", f"stream {stream}", start, end, args)
+
+    def _collective(self, name: str, args: Args, place: int) -> Args:
+        """A kernel of NCCL says nothing of its communicator. Torch gives each its own stream, so the streams are numbered by
+        first use, which ranks of one role share though the streams' own numbers differ.
+        """
+        by_name = kernel_collective(name)
+        told = self.launch.get(args.correlation)
+        span = self.spans.around(*told) if told is not None else None
+        op = span.op if span is not None and span.op else by_name.op if by_name is not None else ""
+        backend = by_name.backend if by_name is not None else "nccl"
+        return Args(
+            correlation=args.correlation,
+            stream=args.stream,
+            collective=op or "send_recv",
+            group_name=f"{backend} {place}",
+            group_size=span.size if span is not None else 0,
+        )
+
+    def _memory(self) -> None:
+        for start, end, stream, correlation, size, kind in self._device_rows(COPIES, "bytes", "copyKind"):
+            name = COPY_KINDS.get(kind, "Memcpy") if isinstance(kind, int) else "Memcpy"
+            self._put("gpu_memcpy", name, f"stream {stream}", start, end, _memory_args(stream, correlation, size))
+        for start, end, stream, correlation, size in self._device_rows(SETS, "bytes"):
+            self._put("gpu_memset", "Memset", f"stream {stream}", start, end, _memory_args(stream, correlation, size))
+
+
+def _range(name: str) -> tuple[str, str]:
+    """Category and name of an NVTX range: torch's ``emit_nvtx`` marks operators with their numbers, steps are named freely."""
+    step = _STEP.match(name)
+    if step is not None:
+        return "user_annotation", f"ProfilerStep#{int(step.group(1))}"
+    bare = _EMITTED.sub("", name)
+    return ("cpu_op", bare) if bare != name else ("user_annotation", name)
+
+
+def _memory_args(stream: object, correlation: object, size: object) -> Args:
+    return Args(
+        correlation=correlation if isinstance(correlation, int) else -1,
+        stream=stream if isinstance(stream, int) else None,
+        bytes=float(size) if isinstance(size, int) and size >= 0 else 0.0,
+    )
+
+
+def _strings(db: NsysDatabase) -> dict[int, str]:
+    """The strings that events use, by number."""
+    used = [
+        f"SELECT {column} FROM {table}"
+        for table, column in ((KERNELS, "demangledName"), (KERNELS, "shortName"), (CALLS, "nameId"), (RANGES, "textId"))
+        if db.has(table, column)
+    ]
+    if not used or not db.has(STRINGS, "id", "value"):
+        return {}
+    query = f"SELECT id, value FROM {STRINGS} WHERE id IN ({' UNION '.join(used)})"
+    return {number: text for number, text in db.rows(query) if isinstance(number, int) and isinstance(text, str)}
+
+
+def _models(db: NsysDatabase) -> dict[int, str]:
+    if not db.has("TARGET_INFO_GPU", "id", "name"):
+        return {}
+    rows = db.rows(f"SELECT id, name FROM TARGET_INFO_GPU LIMIT {MAX_WORKERS}")
+    return {number: name[:200] for number, name in rows if isinstance(number, int) and isinstance(name, str)}
+
+
+def _value(db: NsysDatabase, table: str, name: str) -> str:
+    if not db.has(table, "name", "value"):
+        return ""
+    for (value,) in db.rows(f"SELECT value FROM {table} WHERE name = ? LIMIT 1", (name,)):
+        return value[:200] if isinstance(value, str) else ""
+    return ""
+
+
+def _list(columns: list[str]) -> str:
+    return ", ".join('"end"' if c == "end" else c for c in columns)
+
+
+def _process(number: int | None) -> int | None:
+    return None if number is None else number >> 24 << 24
+
+
+def _shifted(process: int | None) -> int | None:
+    return None if process is None else process >> 24
