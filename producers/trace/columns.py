@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from eroica.producers.trace.compiled import COMPILED, Numbers, RunScanner
 from eroica.producers.trace.events import NO_ARGS, Event
 
 Floats = npt.NDArray[np.float64]
@@ -53,6 +54,8 @@ NAME_LIMIT = 4_096
 """Characters of a name kept: no real one is longer, and a hostile one costs no more than this."""
 DAY_US = 86_400e6
 """Events further than this from the middle of a trace carry a broken time: no profile is a day long."""
+WORDY = (RUNTIME, KERNEL, MEMCPY, MEMSET)
+"""Only these have arguments that are used; most events are others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,7 @@ class Trace:
 
     def rows(self, *categories: int) -> Ints:
         """Rows of these categories, ascending by start."""
-        wanted = np.zeros(OVERHEAD + 1, np.bool_)
-        wanted[list(categories)] = True
-        return np.flatnonzero(wanted[self.category])
+        return np.flatnonzero(_of(self.category, *categories))
 
     def name_mask(self, accept: Iterable[bool]) -> Mask:
         """Turn a verdict per interned name into one per row."""
@@ -135,9 +136,12 @@ class _Categories(dict[str, int]):
 class ColumnBuilder:
     """Collects events in batches and ends as a :class:`Trace`; holds no event objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, compiled: bool = False) -> None:
+        """:param compiled: whether :meth:`scan` may use the compiled scanner, if it is there."""
         self._names, self._threads, self._streams = _Interner(), _Interner(), _Interner()
         self._categories = _Categories()
+        numbers = Numbers(self._names, self._categories, self._threads, self._streams)
+        self._scanner = RunScanner(numbers, WORDY) if compiled and COMPILED else None
         self._parts: list[tuple[npt.NDArray[Any], ...]] = []
         self._comm: dict[int, CommArgs] = {}
         self._count = 0
@@ -156,8 +160,7 @@ class ColumnBuilder:
         n, names, threads, categories = len(rows), self._names, self._threads, self._categories
         name = np.fromiter([names[e.name] for e in rows], np.int32, n)
         code = np.fromiter([categories[e.cat] for e in rows], np.int8, n)
-        # Only these have arguments that are used; most events are others.
-        wordy = np.flatnonzero((code == RUNTIME) | (code == KERNEL) | (code == MEMCPY) | (code == MEMSET)).tolist()
+        wordy = np.flatnonzero(_of(code, *WORDY)).tolist()
         args = [rows[i].args or NO_ARGS for i in wordy]
         correlation, stream = np.full(n, -1, np.int64), np.full(n, -1, np.int32)
         correlation[wordy] = _integers([a.correlation for a in args])
@@ -182,6 +185,31 @@ class ColumnBuilder:
             if (arg := rows[i].args) is not None and arg.collective is not None:
                 self._comm[self._count + i] = _comm_args(arg)
         self._count += n
+
+    def scan(self, data: bytes, start: int = 0, closed: Callable[[bytes], bool] | None = None) -> bool:
+        """Take the events of *data* from *start* on, separated by commas, as text.
+
+        :param closed: the events end with the bracket of their list; this is asked whether what stands behind it is sound.
+        :returns: False if the scanner is absent or refuses them, or *closed* does; then nothing was taken.
+        """
+        if self._scanner is None:
+            return False
+        marks = self._scanner.marks()
+        run = self._scanner.scan(data, start, closed is not None)
+        if run is None:
+            return False
+        if closed is not None and not closed(data[run.position + 1 :]):
+            self._scanner.undo(marks)
+            return False
+        if run.rows:
+            self._parts.append(run.columns)
+        name = run.columns[0]
+        host = self._names.get(HOST_COMM_NAME, -1)
+        for row, args in run.speaking:
+            if run.columns[1][row] in WORDY or name[row] == host:
+                self._comm[self._count + row] = _comm_args(args)
+        self._count += run.rows
+        return True
 
     def build(self, meta: dict[str, Any]) -> Trace:
         """Drop events whose times cannot be meant, sort, and hand over the columns."""
@@ -267,6 +295,12 @@ def dense(keys: Ints, bound: int) -> tuple[Ints, Ints]:
     place = np.empty(bound, np.int64)
     place[distinct] = np.arange(distinct.size)
     return distinct, place[keys]
+
+
+def _of(code: Codes, *categories: int) -> Mask:
+    wanted = np.zeros(OVERHEAD + 1, np.bool_)
+    wanted[list(categories)] = True
+    return wanted[code]
 
 
 def _integers(values: list[int]) -> Ints:
