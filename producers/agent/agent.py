@@ -116,18 +116,30 @@ class Agent:
         if now >= self._due["liveness"]:
             self._due["liveness"] = now + LIVENESS_NS
             for pid in self._watch.gone(self._state.living_pids()):
-                self._state.gone(pid)
+                self._part_with(pid)
         if now >= self._due["batch"]:
             self._due["batch"] = now + self._settings.agent.batch_interval_ms * 1_000_000
             self._report(lookup)
         if now >= self._due["tidy"]:
             self._due["tidy"] = now + TIDY_NS
             self._answers.tidy()
+            self._tidy_rings()
         if now >= self._due["counters"]:
             self._due["counters"] = now + COUNTERS_NS
             self._log_counters()
         self._answers.tick(self._now_us())
         self._outbox.pump(now)
+
+    def _part_with(self, pid: int) -> None:
+        """A process runs no more: first what its ring still holds (perhaps a goodbye), then its end."""
+        self._server.farewell(pid, lambda: self._inbox.put(lambda: self._state.gone(pid)))
+
+    def _tidy_rings(self) -> None:
+        """Give up the rings of processes that have ended or were never followed."""
+        for pid in self._server.ring_pids():
+            known = self._state.worker_of(pid)
+            if (known is None or not known[1].alive) and not hook_listens(self._directory.path, pid):
+                self._server.farewell(pid, lambda: None)
 
     def _take_in(self, wait_s: float) -> None:
         """Wait for the first call, then do all that are there."""
@@ -141,6 +153,7 @@ class Agent:
     def _report(self, lookup: JobsLookup) -> None:
         now_us, runs = self._now_us(), self._state.runs
         self._counters.add("datagrams_over_limit", self._overflow - self._counters["datagrams_over_limit"])
+        self._counters.add("rings_refused", self._server.refused - self._counters["rings_refused"])
         outputs = self._announcer.due(runs, now_us)
         for error in self._announcer.errors:
             _log.error("%s", error)
@@ -263,7 +276,7 @@ class Agent:
             event_id=f"{self._host}-{self._life}",
             time_ms=event_time_us // 1_000,
         )
-        self._outbox.put(Record(topic, key, raw, list(headers), event_time_us // 1_000))
+        self._outbox.put(Record(topic, key, raw, list(headers)))
 
     def _tell(self, text: str) -> None:
         """Log a problem that may come again and again: once."""

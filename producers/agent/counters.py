@@ -9,6 +9,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
     {
         "datagrams_malformed": "datagrams that are neither an event nor a message",
         "datagrams_over_limit": "datagrams dropped since the agent was behind",
+        "rings_refused": "memory that came with a hello and was no ring of events, or one too many",
         "hellos_refused": "hellos that contradict themselves or come from another release",
         "hellos_over_limit": "processes beyond the number that is followed",
         "events_before_hello_dropped": "processes forgotten that sent events and no hello",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.hello import Hello
-from eroica.producers.hook.wire import EVENT_NAMES, GOODBYE, ITERATION, Event
+from eroica.producers.hook.wire import EVENT_NAMES, GOODBYE, ITERATION, PROBE, Event
 from eroica.schemas.iterations import IterationBatch, RankIterations
 from eroica.schemas.outputs import Output
 from eroica.schemas.topics import message_key
@@ -140,6 +140,8 @@ class HostState:
 
     def event(self, event: Event) -> None:
         """One event record."""
+        if event.code == PROBE:
+            return
         known = self._by_pid.get(event.pid)
         name = EVENT_NAMES.get(event.code)
         if name is None:

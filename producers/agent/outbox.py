@@ -39,7 +39,6 @@ class Client(Protocol):
         key: bytes | str | None,
         value: bytes | None,
         headers: Headers = (),
-        timestamp_ms: int | None = None,
         on_delivery: Callable[[str | None], None] | None = None,
     ) -> bool:
         """Queue a message; false when it cannot be taken now."""
@@ -143,7 +142,6 @@ class Outbox:
                     key=record.key,
                     value=record.value,
                     headers=tuple((name, value) for name, value in record.headers),
-                    timestamp_ms=record.timestamp_ms,
                     on_delivery=partial(self._report, flight),
                 )
             except MessageTooLarge as error:

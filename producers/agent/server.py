@@ -1,21 +1,25 @@
-"""The agent's socket: one owner a directory, and a thread that empties it faster than it can fill."""
+"""The agent's ear: one owner a directory, and a thread that empties socket and rings faster than they can fill."""
 
 from __future__ import annotations
 
+import array
 import errno
 import fcntl
 import json
 import os
+import queue
 import select
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from eroica.producers.hook.wire import MAX_DATAGRAM_BYTES
+from eroica.producers.agent.rings import Rings
+from eroica.producers.hook.wire import EVENT, GOODBYE, MAX_DATAGRAM_BYTES, Event, unpack
 from eroica.schemas.errors import UsageError
 
 RECEIVE_BUFFER_BYTES = 8 * 2**20
@@ -24,6 +28,10 @@ MAX_BATCH = 4_096
 MAX_SOCKET_PATH = 107
 """Linux's limit for the path of a Unix socket."""
 WAKE_S = 0.2
+LOOK_S = 0.05
+"""The rings are looked into so often; an event is taken at the second look after it."""
+_ANCILLARY_BYTES = socket.CMSG_SPACE(4)
+"""Room for one descriptor; the kernel closes what is too much."""
 
 
 class Directory:
@@ -78,22 +86,25 @@ class Directory:
 
 
 class DatagramServer:
-    """Receives the hooks' datagrams in a thread of its own and sends commands to them.
+    """Receives the hooks' datagrams and events in a thread of its own and sends commands to them.
 
     The kernel queues few datagrams (``net.unix.max_dgram_qlen``, often 10), and a hook never waits: so the thread does nothing
-    but receive and hand over.
+    but receive and hand over. Events from a ring are handed over as the datagrams that they would be without one.
     """
 
     def __init__(self, directory: Path, deliver: Callable[[list[bytes]], None]) -> None:
         """Bind ``agent.sock`` in *directory*, over the socket that a dead agent left. The caller owns the directory.
 
-        :param deliver: called from the thread with the datagrams in their order.
+        :param deliver: called from the thread with the datagrams, each process's in their order.
         :raises UsageError: the socket cannot be made.
         """
         self._directory = directory
         self._deliver = deliver
         self._path = directory / "agent.sock"
         self._stop = threading.Event()
+        self._rings = Rings()
+        self._look_at_s = 0.0
+        self._farewells: queue.SimpleQueue[tuple[int, Callable[[], None]]] = queue.SimpleQueue()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         with suppress(OSError):
@@ -119,7 +130,21 @@ class DatagramServer:
             return False
         except OSError as error:
             return False if error.errno in (errno.ENOBUFS, errno.ENOMEM) else None
+        self._rings.ring_bell(pid)
         return True
+
+    def farewell(self, pid: int, then: Callable[[], None]) -> None:
+        """Process *pid* runs no more: deliver what its ring still holds, then call *then*, from the thread."""
+        self._farewells.put((pid, then))
+
+    def ring_pids(self) -> list[int]:
+        """Processes with a ring."""
+        return self._rings.pids()
+
+    @property
+    def refused(self) -> int:
+        """Descriptors that were no ring, or one too many."""
+        return self._rings.refused
 
     def close(self) -> None:
         """Stop receiving and remove the socket; what had arrived has been delivered."""
@@ -128,22 +153,62 @@ class DatagramServer:
         with suppress(OSError):
             self._path.unlink()
         self._socket.close()
+        if not self._thread.is_alive():
+            self._rings.close()
 
     def _receive(self) -> None:
-        receive, size = self._socket.recv, MAX_DATAGRAM_BYTES + 1
         while not self._stop.is_set():
-            select.select([self._socket], [], [], WAKE_S)
-            batch: list[bytes] = []
-            try:
-                while len(batch) < MAX_BATCH:
-                    batch.append(receive(size))
-            except BlockingIOError:
-                pass
-            except OSError:
-                if not self._stop.is_set():
-                    raise
-            if batch:
-                self._deliver(batch)
+            select.select([self._socket], [], [], LOOK_S if len(self._rings) else WAKE_S)
+            self._hand_over(self._datagrams())
+            if time.monotonic() >= self._look_at_s:
+                self._look_at_s = time.monotonic() + LOOK_S
+                self._hand_over(self._rings.look())
+            self._part()
+        # What is complete at one look is taken at the next.
+        for _ in range(2):
+            time.sleep(LOOK_S / 5)
+            self._hand_over(self._rings.look())
+
+    def _hand_over(self, batch: list[bytes]) -> None:
+        if batch:
+            self._deliver(batch)
+
+    def _datagrams(self) -> list[bytes]:
+        """What waits in the socket. A ring that comes with it is taken on; a goodbye comes after what its ring holds."""
+        batch: list[bytes] = []
+        try:
+            while len(batch) < MAX_BATCH:
+                data, ancillary, _, _ = self._socket.recvmsg(MAX_DATAGRAM_BYTES + 1, _ANCILLARY_BYTES)
+                if ancillary:
+                    batch += self._attach(ancillary)
+                elif len(data) == EVENT.size:
+                    event = unpack(data)
+                    if isinstance(event, Event) and event.code == GOODBYE:
+                        batch += self._rings.finish(event.pid)
+                batch.append(data)
+        except BlockingIOError:
+            pass
+        except OSError:
+            if not self._stop.is_set():
+                raise
+        return batch
+
+    def _attach(self, ancillary: list[tuple[int, int, bytes]]) -> list[bytes]:
+        records: list[bytes] = []
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors = array.array("i")
+                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+                for descriptor in descriptors:
+                    records += self._rings.attach(descriptor)
+        return records
+
+    def _part(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                pid, then = self._farewells.get_nowait()
+                self._hand_over(self._rings.finish(pid))
+                then()
 
 
 def hook_listens(directory: Path, pid: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -38,6 +39,7 @@ def run_agent(settings: EroicaSettings, *, host: str | None, runtime_dir: Path |
     name = host or host_name(os.environ, socket.gethostname())
     for address in settings.kafka.bootstrap.split(","):
         parse_address(address)
+    _allow_descriptors()
     agent = Agent(settings, name, runtime_dir or default_runtime_dir())
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -46,6 +48,12 @@ def run_agent(settings: EroicaSettings, *, host: str | None, runtime_dir: Path |
     with suppress(KeyboardInterrupt):
         agent.run(stop)
     return 0
+
+
+def _allow_descriptors() -> None:
+    """Each training process's ring takes one; the usual soft limit of 1,024 is far below the hard one."""
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 
 def _say_if_unreachable(settings: KafkaSettings) -> None:

@@ -22,7 +22,6 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     key: str
     value: bytes
     headers: list[tuple[str, bytes]]
-    timestamp_ms: int
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -55,7 +55,8 @@ def status() -> dict[str, Any]:
     """What the hook does in this process, for people who wonder.
 
     ``active`` (installed in torch), ``step`` (iteration now running), ``signature`` (its length in events, 0 while unknown),
-    ``connected`` (how often an agent was found), ``dropped``, ``failures``, ``relearned``, ``error`` (the last failure).
+    ``connected`` (how often an agent was found), ``channel`` (how events reach it: ``ring``, ``datagrams`` or ``none``),
+    ``dropped``, ``failures``, ``relearned``, ``error`` (the last failure).
     """
     if _patch is None:
         return {"active": False, "waiting_for_torch": _activated and "torch" not in sys.modules, "error": _problem}
@@ -66,6 +67,7 @@ def status() -> dict[str, Any]:
         "signature": len(recorder.automaton.signature),
         "mode": "mark_step" if recorder.marking else "dataloader+optimizer",
         "connected": recorder.sender.connections,
+        "channel": recorder.sender.channel,
         "dropped": recorder.sender.dropped,
         "failures": _patch.guard.failures,
         "relearned": recorder.automaton.relearned,

@@ -126,7 +126,7 @@ class Recorder:
         now_ns = time.monotonic_ns()
         self._send_counters(now_ns)
         self.sender.drain(now_ns)
-        self.sender.event(wire.GOODBYE, self.step, now_ns, time.time_ns(), 0)
+        self.sender.goodbye(self.step, now_ns, time.time_ns())
         self.sender.close()
 
     def _become_rank(self, optimizer: Any) -> bool:
@@ -155,7 +155,7 @@ class Recorder:
         known = (self.sender.connections, len(world.pg_map) if world else 0, self.marking, self.automaton.relearned)
         if known != self._known:
             self._known = known
-            if not self.sender.message(self._hello(world), iteration.end):
+            if not self.sender.hello(self._hello(world), iteration.end):
                 self._known = None
         elif iteration.end - self._counters_ns > COUNTERS_NS:
             self._send_counters(iteration.end)

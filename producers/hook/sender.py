@@ -1,7 +1,8 @@
-"""The hook's end of the datagram socket: never blocks, never raises for a missing, slow or dead agent."""
+"""The hook's way to the agent, ring and datagrams: never blocks, never raises for a missing, slow or dead agent."""
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import select
@@ -13,18 +14,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from eroica.producers.hook.ring import Ring
 from eroica.producers.hook.wire import (
     ENV_RUNTIME_DIR,
-    EVENT,
-    EVENT_MAGIC,
+    GOODBYE,
     ITERATION,
     MAX_DATAGRAM_BYTES,
+    PROBE,
+    pack_event,
     runtime_dir,
     unpack,
 )
 
 RECONNECT_NS = 1_000_000_000
-"""An absent agent is looked for once a second at most."""
+"""An absent agent is looked for once a second at most; so often the hook asks whether its agent still reads the ring."""
+UNATTENDED_NS = 3_000_000_000
+"""An agent that has had the ring for so long and never looked into it cannot: events go as datagrams then."""
 SEND_BUFFER_BYTES = 1 << 20
 """Room for the larger hello of a job with many process groups."""
 BACKLOG = 256
@@ -34,7 +39,7 @@ LAST_FLUSH_S = 0.1
 
 
 class Sender:
-    """A non-blocking datagram socket to the host's agent, bound so that the agent can answer.
+    """Events into the ring, messages through a non-blocking datagram socket that is bound, so that the agent can answer.
 
     Used from the training thread, and by the export thread for one message; each datagram is one system call, and only the
     training thread takes from the backlog, so they do not mix.
@@ -42,38 +47,78 @@ class Sender:
     socket (``agent.sock``) send commands to it. Times are passed in (monotonic nanoseconds).
     """
 
-    def __init__(self, pid: int, directory: Path | None = None) -> None:
+    def __init__(self, pid: int, directory: Path | None = None, *, use_ring: bool = True) -> None:
         self.pid = pid
         self._trusted = directory is not None or bool(os.environ.get(ENV_RUNTIME_DIR))
         self.directory = runtime_dir() if directory is None else directory
         self.address = str(self.directory / f"hook-{pid}.sock")
         self.dropped = 0
-        """Datagrams that the agent will never see: it was absent, its queue was full, or they were too large."""
+        """Events and datagrams that the agent will never see: it was absent, ring or queue was full, or they were too large."""
         self.connections = 0
         """How often an agent was found; a change means that it knows nothing of us yet."""
         self._socket: socket.socket | None = None
         self._poll = select.poll()
         self._connected = False
-        self._retry_at_ns = 0
+        self._look_at_ns = 0
         self._backlog: deque[bytes] = deque()
+        self._ring: Ring | None = None
+        self._use_ring = use_ring
+        self._pulse = 0
+        self._bell: int | None = None
+        self._attended = False
+        """The agent of this connection reads the ring."""
+        self._offered_ns = 0
+
+    @property
+    def channel(self) -> str:
+        """How events travel now: ``none``, ``ring`` or ``datagrams``."""
+        return "none" if not self._connected else "ring" if self._ring is not None else "datagrams"
 
     def event(self, code: int, step: int, mono_ns: int, wall_ns: int, duration_ns: int) -> bool:
-        """Send one event record; false if it was dropped. Iterations that find the queue full go with a later event."""
-        if not self._connected and not self._connect(mono_ns):
+        """Tell of one event; false if it was dropped. Iterations that find the datagram queue full go with a later event."""
+        if mono_ns >= self._look_at_ns:
+            self._look(mono_ns)
+        ring = self._ring
+        if ring is not None:
+            # What an agent has read before stays for its successor.
+            if ring.put(code, step, mono_ns, wall_ns, duration_ns):
+                if self._backlog:
+                    self._flush(mono_ns)
+                return True
+        elif self._connected:
+            data = pack_event(code, self.pid, step, mono_ns, wall_ns, duration_ns)
+            sent = None if self._backlog and not self._flush(mono_ns) else self._attempt(data, mono_ns)
+            return bool(sent) or self._keep(data, sent, code == ITERATION)
+        self.dropped += 1
+        return False
+
+    def hello(self, message: dict[str, Any], mono_ns: int) -> bool:
+        """Send one JSON message with the ring's descriptor; false if it was dropped."""
+        data = json.dumps(message, separators=(",", ":")).encode()
+        if len(data) > MAX_DATAGRAM_BYTES or not self._connected:
             self.dropped += 1
             return False
-        data = EVENT.pack(EVENT_MAGIC, code, 0, self.pid, step, mono_ns, wall_ns, duration_ns)
-        sent = None if self._backlog and not self._flush(mono_ns) else self._attempt(data, mono_ns)
-        return bool(sent) or self._keep(data, sent, code == ITERATION)
+        sent = self._attempt(data, mono_ns, self._ring)
+        if sent and not self._offered_ns:
+            self._offered_ns = mono_ns
+        return bool(sent) or self._keep(data, sent, False)
 
     def message(self, message: dict[str, Any], mono_ns: int, *, keep: bool = False) -> bool:
         """Send one JSON message; false if it was dropped. With *keep* it waits for room as iterations do."""
         data = json.dumps(message, separators=(",", ":")).encode()
-        if len(data) > MAX_DATAGRAM_BYTES or (not self._connected and not self._connect(mono_ns)):
+        if mono_ns >= self._look_at_ns:
+            self._look(mono_ns)
+        if len(data) > MAX_DATAGRAM_BYTES or not self._connected:
             self.dropped += 1
             return False
         sent = self._attempt(data, mono_ns)
         return bool(sent) or self._keep(data, sent, keep)
+
+    def goodbye(self, step: int, mono_ns: int, wall_ns: int) -> None:
+        """The last event, also as a datagram: then the agent knows at once, and reads what is left in the ring first."""
+        self.event(GOODBYE, step, mono_ns, wall_ns, 0)
+        if self._ring is not None and self._connected:
+            self._attempt(pack_event(GOODBYE, self.pid, step, mono_ns, wall_ns, 0), mono_ns)
 
     def drain(self, mono_ns: int) -> None:
         """Before the process ends: give what waits a last, short chance. The one method that may sleep."""
@@ -83,8 +128,14 @@ class Sender:
 
     def receive(self) -> dict[str, Any] | None:
         """The next command that waits on the socket, or ``None``; whatever is no JSON object is passed over."""
+        if self._socket is None:
+            return None
+        bell = self._ring.bell if self._ring is not None and self._attended else None
+        if bell is not None and bell == self._bell:
+            return None
         # Asking first costs a third of the exception that an empty socket raises, and it nearly always is empty.
-        if self._socket is None or not self._poll.poll(0):
+        if not self._poll.poll(0):
+            self._bell = bell
             return None
         try:
             message = unpack(self._socket.recv(MAX_DATAGRAM_BYTES + 1))
@@ -93,28 +144,30 @@ class Sender:
         return message if isinstance(message, dict) else None
 
     def close(self, *, unlink: bool = True) -> None:
-        """Close the socket; a forked child passes ``unlink=False``, for the address belongs to its parent."""
+        """Close socket and ring; a forked child passes ``unlink=False``, for the address belongs to its parent."""
         self._connected = False
-        if self._socket is not None:
+        self._look_at_ns = 1 << 63
+        self._drop_ring()
+        if self._socket is not None and unlink:
             with suppress(OSError):
-                self._socket.close()
-            self._socket = None
-            if unlink:
-                with suppress(OSError):
-                    Path(self.address).unlink()
+                Path(self.address).unlink()
+        self._close_socket()
 
-    def _attempt(self, data: bytes, mono_ns: int) -> bool | None:
+    def _attempt(self, data: bytes, mono_ns: int, ring: Ring | None = None) -> bool | None:
         """True: sent. ``None``: the agent's queue is full. False: the agent is gone."""
         if self._socket is None:
             return False
         try:
-            self._socket.send(data)
+            if ring is None:
+                self._socket.send(data)
+            else:
+                self._socket.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [ring.fd]))])
         except BlockingIOError:
             return None
         except OSError:
             # ECONNREFUSED from a socket that nobody reads any more. A new agent would not know what the backlog is about.
             self._connected = False
-            self._retry_at_ns = mono_ns + RECONNECT_NS
+            self._look_at_ns = mono_ns + RECONNECT_NS
             self.dropped += len(self._backlog)
             self._backlog.clear()
             return False
@@ -135,22 +188,60 @@ class Sender:
             self._backlog.popleft()
         return True
 
-    def _connect(self, mono_ns: int) -> bool:
-        if mono_ns < self._retry_at_ns:
-            return False
-        self._retry_at_ns = mono_ns + RECONNECT_NS
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.close()
+            self._socket = None
+
+    def _look(self, mono_ns: int) -> None:
+        """Once a second: look for an agent, or ask whether the one that was found is still there."""
+        self._look_at_ns = mono_ns + RECONNECT_NS
+        ring = self._ring
+        if self._connected and ring is not None:
+            pulse = ring.pulse
+            # Whatever became of the bell, once a second the socket itself is asked for commands.
+            self._bell = None
+            if pulse != self._pulse:
+                self._pulse = pulse
+                self._attended = True
+            elif (
+                self._attempt(pack_event(PROBE, self.pid, 0, mono_ns, 0, 0), mono_ns) is not False
+                and not self._attended
+                and self._offered_ns
+                and mono_ns - self._offered_ns >= UNATTENDED_NS
+            ):
+                self._use_ring = False
+                self._drop_ring()
+        if not self._connected:
+            self._connect()
+
+    def _connect(self) -> None:
         try:
             if not self._trustworthy():
-                return False
+                return
             if self._socket is None or not Path(self.address).exists():
                 self._bind()
             if self._socket is not None:
                 self._socket.connect(str(self.directory / "agent.sock"))
         except OSError:
-            return False
+            return
         self._connected = True
         self.connections += 1
-        return True
+        self._attended = False
+        self._offered_ns = 0
+        if self._ring is None and self._use_ring:
+            try:
+                self._ring = Ring(self.pid)
+            except (OSError, AttributeError):
+                self._use_ring = False
+        self._pulse = self._ring.pulse if self._ring is not None else 0
+
+    def _drop_ring(self) -> None:
+        if self._ring is not None:
+            self.dropped += self._ring.unread
+            self._ring.close()
+            self._ring = None
 
     def _trustworthy(self) -> bool:
         """A folder in the shared temporary directory must be ours and closed to others, for its owner may command profiles."""
@@ -163,7 +254,7 @@ class Sender:
         return stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.getuid()) and not found.st_mode & stat.S_IWOTH
 
     def _bind(self) -> None:
-        self.close()
+        self._close_socket()
         fresh = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             fresh.setblocking(False)

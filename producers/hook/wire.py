@@ -1,12 +1,18 @@
-"""What hook and agent say to each other over Unix datagrams on one host. Standard library only: both ends import it.
+"""What hook and agent say to each other on one host. Standard library only: both ends import it.
 
 Sockets (``SOCK_DGRAM``) live in the *runtime directory* (``EROICA_RUNTIME_DIR``): the agent binds ``agent.sock``, each hooked
 process binds ``hook-<pid>.sock``. Every send is non-blocking; a full or absent peer means the datagram is dropped and
 counted. Only iterations and answers to a profile command are kept, up to a bound, for a later event to take along. The hook's
 socket is connected to ``agent.sock``, so the kernel refuses commands that come from any other socket.
 
-Two forms share the socket and are told apart by their first byte: an *event* is a fixed binary record (``EVENT``), sent often
-and cheap to pack; everything rare (hello, profile command, profile done) is one JSON object with a ``kind``.
+Everything rare (hello, profile command, profile done) is one JSON object with a ``kind``. An *event* is a fixed binary record
+(``EVENT``). Events go through a *ring*: memory of the hook's (a memfd) whose descriptor travels with hello, so that telling
+of an event is no system call. Where there is no ring, events are datagrams, told from JSON by their first byte.
+
+The ring: a header, then ``RING_SLOTS`` slots of ``SLOT``. Record number n (from 0) lies in slot n modulo the slots and ends with
+n + 1, written last. One writes, the hook, and only where the agent has taken the former content of a slot; one reads, the agent,
+and only records that were complete when it looked the time before, so that neither end needs a lock or a fence. A seal
+keeps the memory's size, so no access of either end can fail.
 """
 
 from __future__ import annotations
@@ -26,11 +32,27 @@ EVENT = struct.Struct("<BBHIQQQQ")
 """magic, code, rank is in hello so here: 0, pid, step, monotonic_ns, wall_ns, duration_ns."""
 EVENT_MAGIC = 0xE1
 
+RING_MAGIC = 0xE701CA5E
+RING_HEAD = struct.Struct("<IHHII")
+"""Written once by the hook: magic, wire version, 0, pid, slots."""
+RING_STATE = struct.Struct("<QQ")
+"""Written by the agent at ``RING_STATE_AT`` at each look: records taken, and the number of the look (the *pulse*)."""
+RING_STATE_AT = 16
+RING_BELL = struct.Struct("<Q")
+"""Written by the agent at ``RING_BELL_AT``: commands sent so far, so that the hook need not ask its socket."""
+RING_BELL_AT = 32
+RING_HEADER_BYTES = 64
+SLOT = struct.Struct(EVENT.format + "Q")
+"""An event record, then its number + 1."""
+RING_SLOTS = 4_096
+RING_BYTES = RING_HEADER_BYTES + RING_SLOTS * SLOT.size
+
 LOADER_ENTER = 1  # the data loader was asked for a batch
 LOADER_EXIT = 2  # it returned one
 OPTIMIZER_EXIT = 3  # an optimizer step returned, and no iteration was complete with it; otherwise ITERATION says both
 ITERATION = 4  # an iteration was completed: step = its number, duration_ns = its length
 GOODBYE = 5  # the process ends in an orderly way
+PROBE = 6  # nothing happened: is anybody there? A datagram, where the agent has not looked into the ring for a second
 EVENT_NAMES = {1: "loader_enter", 2: "loader_exit", 3: "optimizer_exit", 4: "iteration", 5: "goodbye"}
 
 ENV_JOB = "EROICA_JOB"  # the job's name; without it the launcher's run id is used
@@ -83,7 +105,7 @@ def unpack(datagram: bytes) -> Event | dict[str, Any] | None:
 #    "framework":"ddp","coords":{"pp":0},"backend":"gloo","launcher":"torchrun",
 #    "groups":[{"name":"0","desc":"default_pg","backend":"gloo","ranks":[0,1,2,3]}],"python":"3.11","torch":"2.15",
 #    "hook":"dataloader+optimizer" | "mark_step", "socket":"/…/hook-1.sock"}
-#   Above 2,048 members "ranks" is a string of ranges, "0-4095", since a datagram is small.
+#   Above 2,048 members "ranks" is a string of ranges, "0-4095", since a datagram is small. The ring's descriptor comes with it.
 #
 # profile (agent → hook):
 #   {"kind":"profile","v":1,"request":"req-…","start_step":120,"steps":5,"duration_ms":0,"with_stack":true,

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from eroica.producers.agent.rings import Rings
 from eroica.producers.hook import wire
 
 LOOPS = Path(__file__).with_name("hooked_loops.py")
 
 
 class FakeAgent:
-    """The agent's end of the socket: keeps what it hears and answers each first hello with a profile command, if told one."""
+    """The agent's ear: keeps what it hears and answers each first hello with a profile command, if told one."""
 
     def __init__(self, directory: Path, command: dict[str, Any] | None = None) -> None:
         directory.mkdir(exist_ok=True)
@@ -30,7 +31,8 @@ class FakeAgent:
         self.strange = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(directory / "agent.sock"))
-        self._socket.settimeout(0.1)
+        self._socket.settimeout(0.02)
+        self._rings = Rings()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -54,11 +56,24 @@ class FakeAgent:
     def _run(self) -> None:
         while True:
             try:
-                message = wire.unpack(self._socket.recv(wire.MAX_DATAGRAM_BYTES + 1))
+                data, descriptors, _, _ = socket.recv_fds(self._socket, wire.MAX_DATAGRAM_BYTES + 1, 1)
             except TimeoutError:
+                self._hear(self._rings.look())
                 if self._ended.is_set():
+                    for pid in self._rings.pids():
+                        self._hear(self._rings.finish(pid))
                     return
                 continue
+            for descriptor in descriptors:
+                self._rings.attach(descriptor)
+            message = wire.unpack(data)
+            if isinstance(message, wire.Event) and message.code == wire.GOODBYE:
+                self._hear(self._rings.finish(message.pid))
+            self._hear([data])
+
+    def _hear(self, datagrams: list[bytes]) -> None:
+        for data in datagrams:
+            message = wire.unpack(data)
             if isinstance(message, wire.Event):
                 self.events.append(message)
             elif message is None:
@@ -67,6 +82,7 @@ class FakeAgent:
                 self.messages.append(message)
                 if message["kind"] == "hello" and self.command is not None:
                     self._socket.sendto(json.dumps(self.command).encode(), message["socket"])
+                    self._rings.ring_bell(message["pid"])
 
 
 def until(condition: Any, seconds: float = 30.0) -> None:

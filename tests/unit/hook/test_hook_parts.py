@@ -148,7 +148,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_without_an_agent_events_are_counted_and_it_is_looked_for_once_a_second(directory: Path) -> None:
-    sender = Sender(1, directory)
+    sender = Sender(1, directory, use_ring=False)
     assert not sender.event(wire.ITERATION, 0, 5, 5, 5)
     with agent(directory) as bound:
         assert not sender.event(wire.ITERATION, 0, 6, 6, 6)
@@ -160,7 +160,7 @@ def test_without_an_agent_events_are_counted_and_it_is_looked_for_once_a_second(
 
 
 def test_a_full_agent_blocks_nothing_and_a_new_one_is_found(directory: Path) -> None:
-    sender = Sender(1, directory)
+    sender = Sender(1, directory, use_ring=False)
     with agent(directory):
         sent = [sender.event(wire.LOADER_EXIT, i, i, i, i) for i in range(20_000)]
     assert sent[0]
@@ -180,7 +180,7 @@ def test_a_full_agent_blocks_nothing_and_a_new_one_is_found(directory: Path) -> 
 
 
 def test_iterations_and_answers_wait_in_order_for_a_full_agent(directory: Path) -> None:
-    sender = Sender(1, directory)
+    sender = Sender(1, directory, use_ring=False)
     with agent(directory) as bound:
         while sender.event(wire.LOADER_EXIT, 0, 1, 1, 1):
             pass
