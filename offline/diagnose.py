@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from eroica.localizer.core import LocalizerCore
+from eroica.offline.timelines import diagnose_timeline, timeline_in
 from eroica.producers.trace.folder import Found, one_run, trace_files
 from eroica.producers.trace.reader import read_trace
 from eroica.producers.trace.settings import SummarySettings
@@ -56,6 +57,9 @@ def diagnose(folder: Path, settings: EroicaSettings, tell: Tell = lambda _what, 
 
     :raises InvalidInput: no folder, no readable trace, a trace without a rank, or a rank twice in one run.
     """
+    timeline = timeline_in(folder)
+    if timeline is not None:
+        return Diagnosis(diagnose_timeline(timeline, settings), 1, [])
     files = trace_files(folder)
     found: list[Found] = []
     summaries: dict[Path, Summary] = {}
