@@ -42,6 +42,7 @@ def build_frame(chunks: Iterable[GroupChunk]) -> Frame:
             inputs.setdefault(place, set()).update(offsets.split(","))
     columns = Stacked(parts, row_of)
     cls = np.array([names.index(parts[part].cls) for part, _ in kept], dtype=np.int64)
+    executions, kinds = columns.executions(np.array(ranks, dtype=np.int64), cls)
     return Frame(
         request=first.request,
         run_id=first.run_id,
@@ -71,7 +72,8 @@ def build_frame(chunks: Iterable[GroupChunk]) -> Frame:
         step_start_us=columns.step_start_us,
         phases_us=columns.phases_us,
         communicators=columns.communicators,
-        executions=columns.executions(np.array(ranks, dtype=np.int64), cls),
+        executions=executions,
+        kinds=kinds,
         pauses=columns.pauses,
         metrics=columns.metrics,
         stacks=sorted((s for c in parts for s in c.stacks), key=lambda s: s.rank),

@@ -32,6 +32,7 @@ class Stacked:
         execution: list[list[npt.NDArray[np.float64]]] = [[] for _ in range(6)]
         slots: dict[tuple[int, str, int], int] = {}
         slot_key: list[tuple[int, str, int]] = []
+        self._slot_bytes: list[int] = []
         for number, chunk in enumerate(parts):
             rows = np.array([row_of.get((number, row), -1) for row in range(len(chunk.workers))], dtype=np.int64)
             own = [functions.setdefault(f, len(functions)) for f in chunk.functions]
@@ -61,6 +62,8 @@ class Stacked:
                 if slot not in slots:
                     slots[slot] = len(slot_key)
                     slot_key.append(slot)
+                    self._slot_bytes.append(0)
+                self._slot_bytes[slots[slot]] = max(self._slot_bytes[slots[slot]], s.bytes)
                 of_slot.append(slots[slot])
             e = chunk.executions
             keep, mapped = _rows(e.row, rows)
@@ -97,37 +100,43 @@ class Stacked:
         self.pauses.sort()
         self.metrics.sort()
 
-    def executions(self, ranks: Ints, cls: Ints) -> Executions:
-        """Entries in the order of worker, step and start, with instances, kinds and places numbered; *ranks* and *cls* by row."""
+    def executions(self, ranks: Ints, cls: Ints) -> tuple[Executions, list[str]]:
+        """Entries in the order of worker, step and start, with instances, kinds and places numbered, and the kinds in words.
+
+        *ranks* and *cls* by row.
+        """
         row, slot, step = (column.astype(np.int64) for column in self._execution[:3])
         start, duration, exposed = self._execution[3:]
         order = np.lexsort((slot, start, step, row))
         row, slot, step, occurrence = row[order], slot[order], step[order], self._occurrence[order]
         # Slots by what their members share; the last one stands for a frame without any.
         keys = [(c, op, index, "") for c, op, index in self._slot_key]
+        size = np.array(self._slot_bytes or [0], dtype=np.int64)[slot]
         shared, slot = self._pairs(ranks, row, slot, keys)
         kinds: dict[tuple[str, str, str, int], int] = {}
         kind_of, place_of, communicator_of = (np.zeros(max(len(shared), 1), np.int64) for _ in range(3))
         places: dict[tuple[str, str, str, int, str], int] = {}
         for number, (communicator, op, index, side) in enumerate(shared):
             c = self.communicators[communicator]
-            kind = (c.kind or c.name, c.backend, op, index)
-            kind_of[number] = kinds.setdefault(kind, len(kinds))
-            place_of[number] = places.setdefault((*kind, side), len(places))
+            what = (c.kind or c.name, c.backend, op, index)
+            kind_of[number] = kinds.setdefault(what, len(kinds))
+            place_of[number] = places.setdefault((*what, side), len(places))
             communicator_of[number] = communicator
         met: dict[tuple[int, str, int], int] = {}
         meeting = np.array([met.setdefault(key[:3], len(met)) for key in shared] or [0], dtype=np.int64)
-        return Executions(
+        entries = Executions(
             row=row,
             step=step,
             communicator=communicator_of[slot],
             instance=_number(meeting[slot], step, occurrence),
-            kind=_number(kind_of[slot], occurrence),
+            kind=kind_of[slot],
             place=_number(cls[row] if row.size else row, place_of[slot], occurrence),
+            bytes=size,
             start_us=start[order],
             duration_us=duration[order],
             exposed_us=exposed[order],
         )
+        return entries, [f"{op} {index}" for _, _, op, index in kinds]
 
     def _pairs(
         self, ranks: Ints, row: Ints, slot: Ints, keys: list[tuple[int, str, int, str]]

@@ -18,9 +18,9 @@ Floats = npt.NDArray[np.float64]
 class Executions:
     """One entry per (worker, execution of a collective), ordered by worker, step and start.
 
-    ``instance`` numbers the execution that the members share; ``kind`` numbers (kind of communicator, operation, index,
-    occurrence): what is done at the same point of a step, in whichever communicator; ``place`` is that for one class. A send and
-    its receive are one instance. Times in µs, by each worker's own clock.
+    ``instance`` numbers the execution that the members share; ``kind`` numbers (kind of communicator, operation, index):
+    what is done at the same point of a step, in whichever communicator; ``place`` is that for one class and occurrence. A send
+    and its receive are one instance. Times in µs, by each worker's own clock.
     """
 
     row: Ints
@@ -29,6 +29,8 @@ class Executions:
     instance: Ints
     kind: Ints
     place: Ints
+    bytes: Ints
+    """Message size of the slot; 0 if it is not known."""
     start_us: Floats
     duration_us: Floats
     exposed_us: Floats
@@ -75,6 +77,8 @@ class Frame:
     """Phase → its time in each entry of ``step``; those of an entry add up to its duration where a worker tells any."""
     communicators: list[CommunicatorName]
     executions: Executions
+    kinds: list[str]
+    """``Executions.kind`` in words: operation and place in the step."""
     pauses: list[tuple[int, str, int, float, float]]
     """(row, what, count, total µs, max µs)."""
     metrics: list[tuple[int, str, float]]

@@ -1,0 +1,87 @@
+"""How long a step takes by the own times of its ranks: what mending somebody would give back.
+
+Replicas meet at the end of a step, so the slowest decides. Inside a replica the ranks of a stage keep step with each other, and
+the stages form a pipeline: with m micro-batches and own times oₚ it is busy for (Σ oₚ + (m − 1) · max oₚ) / m. Without a pipeline
+that is the slowest rank's own time. Communication is left out; it is the same before and after.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from eroica.localizer.frame import Floats, Frame, Ints
+
+UNKNOWN_MICRO_BATCHES = 8
+"""Taken where a pipeline's sends are not told one by one."""
+_REPLICA = ("dp", "dp_replicate", "dp_shard", "data")
+_STAGE = ("pp", "pipe")
+_STAGE_CLASS = re.compile(r"^pp(\d+)(\.|$)")
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """Where each worker of a frame stands in the job."""
+
+    stage: Ints
+    """Shape (n,): pipeline stage, 0 without a pipeline."""
+    replica: Ints
+    """Shape (n,): data replica, numbered from 0."""
+    micro_batches: int
+
+    @cached_property
+    def stages(self) -> int:
+        """Number of stages."""
+        return int(self.stage.max(initial=0)) + 1
+
+    def stage_times(self, own: Floats) -> Floats:
+        """Slowest own time by replica, stage and step, shape (replicas, stages, s); 0 where nobody is known."""
+        out = np.zeros((int(self.replica.max(initial=0)) + 1, self.stages, own.shape[1]))
+        np.maximum.at(out, (self.replica, self.stage), own)
+        return out
+
+    def step_us(self, own: Floats) -> Floats:
+        """Length of each step, shape (s,), for own times of shape (n, s)."""
+        if own.size == 0:
+            return np.zeros(own.shape[1])
+        by_stage = self.stage_times(own)
+        if self.stages == 1:
+            return np.asarray(by_stage.max(axis=(0, 1)))
+        m = self.micro_batches
+        busy = (by_stage.sum(axis=1) + (m - 1) * by_stage.max(axis=1)) / m
+        return np.asarray(busy.max(axis=0))
+
+    def gain_us(self, before: Floats, after: Floats) -> float:
+        """Mean time of a step that *after* saves against *before*."""
+        return float((self.step_us(before) - self.step_us(after)).mean()) if before.shape[1] else 0.0
+
+
+def step_model(frame: Frame) -> StepModel:
+    """From the workers' coordinates; without them every worker is a replica, and stages come from the classes' names."""
+    stage = np.zeros(frame.size, np.int64)
+    keys: list[tuple[int, ...]] = []
+    for row, known in enumerate(frame.coords):
+        named = _STAGE_CLASS.match(frame.classes[int(frame.cls[row])])
+        stage[row] = next((known[k] for k in _STAGE if k in known), int(named.group(1)) if named else 0)
+        mine = tuple(known[k] for k in _REPLICA if k in known)
+        keys.append(mine or ((-1,) if known else (-1, row)))
+    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    replica = np.array([number[key] for key in keys], dtype=np.int64)
+    _, stage = np.unique(stage, return_inverse=True) if stage.size else (None, stage)
+    return StepModel(stage.reshape(-1), replica, _micro_batches(frame, stage.reshape(-1)))
+
+
+def _micro_batches(frame: Frame, stage: Ints) -> int:
+    """Receives and sends of the first stage's busiest worker in a step: one each way for every micro-batch."""
+    e = frame.executions
+    if e.size == 0 or frame.size == 0 or stage.max(initial=0) == 0:
+        return 1 if stage.max(initial=0) == 0 else UNKNOWN_MICRO_BATCHES
+    pairs = np.array([c.size == 2 and c.kind.lower().startswith(("pipe", "pp", "mesh_pp")) for c in frame.communicators])
+    mine = pairs[e.communicator] & (stage[e.row] == 0)
+    if not mine.any():
+        return UNKNOWN_MICRO_BATCHES
+    counts = np.bincount(e.row[mine]) / max(1, np.unique(e.step).size)
+    return max(1, round(float(counts.max()) / 2))
