@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from eroica.localizer.actions import Advice
 from eroica.localizer.build import build_frame
+from eroica.localizer.playbook import load_playbook
 from eroica.localizer.rules import RULE_SETS
 from eroica.localizer.stacks import judge_stacks
 from eroica.localizer.verdict import make_verdict
@@ -56,6 +58,7 @@ class LocalizerCore:
 
     def __init__(self, settings: LocalizeSettings, published: tuple[str, ...] = ()) -> None:
         self._settings = settings
+        self.playbook = load_playbook(settings.playbook_dir)
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._published: OrderedDict[str, None] = OrderedDict((request, None) for request in published)
         self.repeated = 0
@@ -115,7 +118,7 @@ class LocalizerCore:
         frame = build_frame(entry.chunks.values())
         rules = judge_stacks if frame.request.mode == "stacks" else None
         judgement = rules(frame) if rules is not None else RULE_SETS[self._settings.rules](frame, self._settings)
-        verdict: Verdict = make_verdict(frame, judgement, self._settings)
+        verdict: Verdict = make_verdict(frame, judgement, self._settings, Advice(self.playbook))
         self.mark_published(request)
         return Output(key=message_key(verdict.job), message=verdict, event_time_us=frame.event_time_us)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from eroica.localizer.frame import Frame
 from eroica.localizer.judgement import Judgement
+from eroica.localizer.playbook import Leaf
 from eroica.schemas.verdicts import Cause, Status
 
 MAX_NAME = 100
@@ -15,8 +16,9 @@ _CLASS_WORDS = {
 """Of one rank, of several."""
 
 
-def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judgement) -> str:
-    """One sentence; names from the job are cut, never interpreted."""
+def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judgement, leaf: Leaf | None = None) -> str:
+    """One sentence; names from the job are cut, never interpreted. *leaf* is the fault of the first cause."""
+    known = f": {leaf.signature.about}" if leaf is not None else ""
     job = frame.request.job[:MAX_NAME]
     covered = f"{frame.size or len(frame.stacks)} of {frame.expected.size} ranks"
     if status == "culprit_found":
@@ -29,9 +31,11 @@ def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judge
         single, several = _CLASS_WORDS.get(root.class_, (f"shows {root.class_}", f"show {root.class_}"))
         word = single if one else several
         waits = "; the others wait" if judgement.waiters.size else ""
-        return f"{job}: {who}{on} {word}{doing}{more}{waits} ({root.confidence:.0%} sure); {root.action.text}"
+        return f"{job}: {who}{on} {word}{doing}{known}{more}{waits} ({root.confidence:.0%} sure); {root.action.text}"
     if status == "shared_cause":
-        return f"{job}: no single place is at fault; {causes[0].class_.replace('_', ' ')} ({causes[0].confidence:.0%} sure)"
+        return (
+            f"{job}: no single place is at fault; {causes[0].class_.replace('_', ' ')}{known} ({causes[0].confidence:.0%} sure)"
+        )
     if status == "insufficient_data":
         why = f": {judgement.notes[0][:300]}" if judgement.notes and not judgement.comparable else ""
         return f"{job}: cannot tell, {covered} answered{why}"

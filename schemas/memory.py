@@ -18,15 +18,24 @@ class Baseline(Message, frozen=True, kw_only=True, tag="baseline"):
     """Digest of code and configuration; a baseline of another fingerprint is not comparable."""
     event_time_us: Int
     step_us: float
+    own_us: float = 0.0
+    """Median own time per step: the step less its exposed communication."""
     functions: dict[str, float] = msgspec.field(default_factory=dict)
     """Function → median exclusive time per step, µs."""
+    transfers: dict[str, float] = msgspec.field(default_factory=dict)
+    """What a communicator does (kind, operation, place in the step, bytes, members) → median transfer, µs."""
 
 
 class Feedback(Message, frozen=True, kw_only=True, tag="feedback"):
-    """Whether a verdict's remedy helped."""
+    """Whether what a verdict advised helped. The last word of an author on a remedy of a verdict counts."""
 
     job: str
     verdict_id: str
     helped: bool
+    remedy: str = ""
+    """Id of a remedy that the verdict offered; empty: the advice as a whole."""
+    fault: str = ""
+    """``action.playbook`` of the cause concerned."""
+    author: str = ""
     comment: str = ""
     event_time_us: Int

@@ -133,6 +133,9 @@ class LocalizeSettings(Section):
     min_explained: float = Field(0.5, ge=0, le=1, description="share of the waiting that a culprit must explain")
     min_step_agreement: float = Field(0.5, ge=0, le=1, description="share of the steps in which the culprit keeps most blame")
     accuse_confidence: float = Field(0.5, ge=0, le=1, description="below it nobody is accused")
+    playbook_dir: str = Field(
+        "", description="folder with YAML files of your own signatures, actions and remedies (docs/playbook.md)", max_length=4_000
+    )
 
 
 class EroicaSettings(BaseSettings):

@@ -62,12 +62,32 @@ class IsolationGroup(Record, frozen=True, kw_only=True):
     ranks: str
 
 
+class Remedy(Record, frozen=True, kw_only=True):
+    """Something that may help, and how often people said that it did.
+
+    The counts are of feedback on any job's verdicts; they decide nothing.
+    """
+
+    id: str
+    text: str
+    helped: Int = 0
+    did_not_help: Int = 0
+
+
 class Action(Record, frozen=True, kw_only=True):
     """What to do about it."""
 
     kind: ActionKind
     text: str
     playbook: str = ""
+    """The entry of the playbook that this is from: the fault, or the class where no signature holds."""
+    name: str = ""
+    """The way to act, e.g. ``replace_device``."""
+    first: str = ""
+    """What to do before anything else."""
+    who: str = ""
+    """Who acts, e.g. ``hardware on call``."""
+    remedies: list[Remedy] = msgspec.field(default_factory=list)
 
 
 class Cause(Record, frozen=True, kw_only=True):
@@ -136,6 +156,8 @@ class Provenance(Record, frozen=True, kw_only=True):
     settings_digest: str
     software: str
     rules: str
+    playbook: str = ""
+    """Digest of the signatures, actions and remedies."""
     inputs: dict[str, str] = msgspec.field(default_factory=dict)
     """``topic/partition`` → offsets as ranges."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scenes import Scene, steady
 
 from eroica.localizer.core import LOST_CLASS_US, LocalizerCore
-from eroica.localizer.verdict import fit
+from eroica.localizer.fit import fit
 from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.errors import SchemaError
 from eroica.schemas.groups import GroupChunk

@@ -1,0 +1,209 @@
+"""What a playbook may ask about a cause: a quantity of each suspect and of each peer. Pure, and small whatever the job's size."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.playbook.model import UNITS, Condition
+from eroica.localizer.playbook.patterns import fits, found, in_stack
+from eroica.localizer.profile import WAITING_CATEGORY, function_label
+from eroica.localizer.stacks import main_stack
+
+Bools = npt.NDArray[np.bool_]
+MAX_ROWS = 1_024
+"""Suspects, and peers, that are measured: of more, evenly spaced ones by rank."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The suspects of one cause and their peers, as ranks; suspects are all workers where a cause names nobody.
+
+    Peers are the other workers of the suspects' role that no cause names; where there are fewer than two, of any role.
+    """
+
+    frame: Frame
+    suspects: Ints
+    peers: Ints
+    named: tuple[str, ...] = ()
+    """Functions that the cause names."""
+    rows: Ints = field(init=False)
+    """Rows of the suspects that are measured, then of the peers."""
+    count: int = field(init=False)
+    """How many of ``rows`` are suspects."""
+    _kept: dict[str, Floats] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Choose the rows."""
+        chosen = [_thinned(np.flatnonzero(np.isin(self.frame.ranks, ranks))) for ranks in (self.suspects, self.peers)]
+        object.__setattr__(self, "rows", np.concatenate(chosen))
+        object.__setattr__(self, "count", int(chosen[0].size))
+
+    @classmethod
+    def of(cls, frame: Frame, ranks: Ints, hosts: Iterable[str], accused: Ints, named: Iterable[str]) -> Facts:
+        """The facts of a cause.
+
+        :param ranks: its suspects; where it has none, the workers of *hosts*, and without those all.
+        :param accused: the suspects of all causes, who are nobody's peers.
+        """
+        known = frame.ranks if frame.size else np.array([row.rank for row in frame.stacks], dtype=np.int64)
+        suspects, wanted = np.asarray(ranks, dtype=np.int64), set(hosts)
+        if suspects.size == 0 and wanted:
+            suspects = np.array(sorted(r for r, host in frame.host_of_rank.items() if host in wanted), dtype=np.int64)
+        if np.intersect1d(suspects, known).size == 0:
+            return cls(frame, known, np.empty(0, np.int64), tuple(named))
+        free = ~np.isin(known, np.concatenate((suspects, accused)))
+        if frame.size:
+            roles = np.unique(frame.cls[np.isin(frame.ranks, suspects)])
+            same = free & np.isin(frame.cls, roles)
+            free = same if np.count_nonzero(same) > 1 else free
+        return cls(frame, suspects, known[free], tuple(named))
+
+    def values(self, condition: Condition) -> tuple[Floats, str]:
+        """The quantity of each of ``rows`` (NaN where unknown), and its unit."""
+        unit = UNITS.get(condition.quantity, "1")
+        if condition.looks_at == "metric":
+            return self._reading(condition)
+        if condition.looks_at == "function":
+            return self._function(condition), unit
+        if condition.looks_at == "pause":
+            return self._pause(condition), unit
+        if condition.looks_at == "communicator":
+            return self._transfer(condition), unit
+        return np.full(self.rows.size, np.nan), unit
+
+    def _reading(self, condition: Condition) -> tuple[Floats, str]:
+        """Of several devices the one that speaks most for the condition."""
+        low, unit = condition.above is None, ""
+        out = np.full(self.rows.size, np.nan)
+        metrics = self.frame.metrics
+        for i, row in enumerate(self.rows.tolist()):
+            at = bisect_left(metrics, (row, "", -np.inf))
+            while at < len(metrics) and metrics[at][0] == row:
+                _, full, value = metrics[at]
+                name, told = split_metric(full)
+                if fits(str(condition.metric), name) and np.isfinite(value):
+                    unit = told
+                    out[i] = value if np.isnan(out[i]) else min(out[i], value) if low else max(out[i], value)
+                at += 1
+        return out, unit or "1"
+
+    def _function(self, condition: Condition) -> Floats:
+        chosen = np.array([_is(condition, f.name, f.stack, f.category, f.resource) for f in self.frame.functions], dtype=np.bool_)
+        if not chosen.any():
+            quantity = condition.quantity
+            return np.full(self.rows.size, np.nan if quantity in ("mu", "sigma", "tail") else 0.0)
+        if condition.quantity in ("mu", "sigma", "tail"):
+            return self._weighted(condition.quantity, chosen)
+        table = self._table("exclusive_us") / self._steps[:, None]
+        mine = table[:, chosen].sum(axis=1)
+        if condition.quantity == "time_ms":
+            return np.asarray(mine / 1e3)
+        if condition.quantity == "step_share":
+            return np.asarray(mine / np.maximum(self._step_us, 1e-9))
+        own = np.array([f.category != WAITING_CATEGORY for f in self.frame.functions])
+        own |= chosen
+        above = np.maximum(table - self._usual(table), 0.0)
+        return np.asarray(above[:, chosen].sum(axis=1) / np.maximum(above[:, own].sum(axis=1), 1e-9))
+
+    def _usual(self, table: Floats) -> Floats:
+        """Each function's median over the peers; nothing to compare with where there are none."""
+        peers = table[self.count :]
+        return np.asarray(np.median(peers, axis=0)) if peers.size else np.full(table.shape[1], np.inf)
+
+    def _table(self, name: str) -> Floats:
+        """A column of the patterns, shape (rows, functions)."""
+        if name not in self._kept:
+            place = np.full(self.frame.size + 1, -1, dtype=np.int64)
+            place[self.rows] = np.arange(self.rows.size)
+            entries = np.flatnonzero(place[self.frame.pattern_row] >= 0)
+            at = (place[self.frame.pattern_row[entries]], self.frame.pattern_function[entries])
+            table = np.zeros((self.rows.size, len(self.frame.functions)))
+            np.add.at(table, at, self.frame.pattern[name][entries])
+            self._kept[name] = table
+        return self._kept[name]
+
+    def _weighted(self, quantity: str, chosen: Bools) -> Floats:
+        """Mean of a figure over the functions, weighted with their time."""
+        weight = self._table("total_us")[:, chosen]
+        figure = _ratio(self._table("p99_us"), self._table("p50_us")) if quantity == "tail" else self._table(quantity)
+        total = weight.sum(axis=1)
+        return np.where(total > 0, (figure[:, chosen] * weight).sum(axis=1) / np.maximum(total, 1e-9), np.nan)
+
+    def _pause(self, condition: Condition) -> Floats:
+        out = np.zeros(self.rows.size)
+        pauses, steps = self.frame.pauses, self._steps
+        for i, row in enumerate(self.rows.tolist()):
+            at = bisect_left(pauses, (row, "", 0, 0.0, 0.0))
+            while at < len(pauses) and pauses[at][0] == row:
+                _, what, count, total, longest = pauses[at]
+                if fits(str(condition.pause), what):
+                    if condition.quantity == "max_ms":
+                        out[i] = max(out[i], longest / 1e3)
+                    else:
+                        out[i] += (count if condition.quantity == "count" else total) / steps[i]
+                at += 1
+        return out / np.maximum(self._step_us, 1e-9) if condition.quantity == "step_share" else out
+
+    def _transfer(self, condition: Condition) -> Floats:
+        """Mean time of a collective once all its members are there (the shortest of their durations), ms."""
+        e, names = self.frame.executions, self.frame.communicators
+        if e.size == 0:
+            return np.full(self.rows.size, np.nan)
+        pattern = str(condition.communicator)
+        chosen = np.array([found(pattern, c.kind) or found(pattern, c.name) for c in names], dtype=np.bool_)
+        inside = chosen[e.communicator]
+        shortest = np.full(int(e.instance.max()) + 1, np.inf)
+        np.minimum.at(shortest, e.instance, e.duration_us)
+        count = np.bincount(e.row[inside], minlength=self.frame.size)[self.rows]
+        total = np.bincount(e.row[inside], shortest[e.instance[inside]], self.frame.size)[self.rows]
+        return np.where(count > 0, total / np.maximum(count, 1) / 1e3, np.nan)
+
+    @cached_property
+    def _steps(self) -> Floats:
+        return np.maximum(np.bincount(self.frame.step_row, minlength=self.frame.size)[self.rows], 1).astype(np.float64)
+
+    @cached_property
+    def _step_us(self) -> Floats:
+        total = np.bincount(self.frame.step_row, self.frame.step_us, self.frame.size)
+        return np.asarray(total[self.rows] / self._steps)
+
+    def share(self, condition: Condition) -> float:
+        """Share of the suspects' main stacks, or of the functions that the cause names, in which the pattern is found."""
+        if condition.looks_at == "stack":
+            wanted = set(self.suspects.tolist())
+            stacks = [main_stack(row) for row in self.frame.stacks if row.threads and row.rank in wanted]
+            return sum(in_stack(str(condition.stack), stack) for stack in stacks) / len(stacks) if stacks else 0.0
+        labels = list(self.named)
+        if condition.category:
+            categories = {function_label(f): f.category for f in self.frame.functions}
+            labels = [label for label in labels if categories.get(label) in condition.category]
+        hit = sum(any(found(str(condition.named), part) for part in label.split(" < ")) for label in labels)
+        return hit / len(self.named) if self.named else 0.0
+
+
+def split_metric(full: str) -> tuple[str, str]:
+    """Name and unit of a reading that is called ``device:name[unit]``."""
+    name, _, unit = full.rpartition("[")
+    return (name or full).rpartition(":")[2], unit.rstrip("]") if name else ""
+
+
+def _is(condition: Condition, name: str, stack: str, category: str, resource: str) -> bool:
+    wanted = condition.category or ["compute", "memory", "python"]
+    if category not in wanted or (condition.resource is not None and not fits(condition.resource, resource)):
+        return False
+    return found(str(condition.function), name) or in_stack(str(condition.function), stack)
+
+
+def _thinned(rows: Ints) -> Ints:
+    return rows if rows.size <= MAX_ROWS else rows[np.linspace(0, rows.size - 1, MAX_ROWS).astype(np.int64)]
+
+
+def _ratio(upper: Floats, lower: Floats) -> Floats:
+    return np.divide(upper, lower, out=np.ones_like(upper), where=lower > 0)
