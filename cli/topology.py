@@ -17,10 +17,11 @@ from eroica.schemas.errors import InvalidInput, TopologyError, UsageError
 from eroica.schemas.ranks import RankArray, format_ranks
 from eroica.topology.hosts import Hosts
 from eroica.topology.layout import RankLayout
-from eroica.topology.presets import FRAMEWORKS, build_layout, custom
+from eroica.topology.presets import FRAMEWORKS, build_layout, custom, folded
 
 MAX_COORDINATE_FILE_BYTES = 64_000_000
 """A file of explicit coordinates is read whole: a million ranks fit."""
+TP_PP_DP_ORDER = "tp-cp-ep-pp-dp"
 GRID_RANKS = 512
 """Most ranks that a person is shown as a grid."""
 
@@ -49,6 +50,12 @@ def topology(
     dp_shard: Annotated[int | None, typer.Option("--dp-shard", help="Shards (torchtitan, hsdp); -1 or none: the rest.")] = None,
     vpp: Annotated[int | None, typer.Option(help="Model chunks a pipeline rank holds.")] = None,
     order: Annotated[str, typer.Option(help="Megatron's order of axes, the first fastest, e.g. tp-cp-ep-pp-dp.")] = "",
+    use_tp_pp_dp_mapping: Annotated[
+        bool, typer.Option("--use-tp-pp-dp-mapping", help="Megatron: the same as --order tp-cp-ep-pp-dp.")
+    ] = False,
+    placement: Annotated[
+        str, typer.Option(help="Stages of a pipeline rank: loop (p, p+PP, …) or v (p and 2·PP-1-p, as ZBV and DualPipeV).")
+    ] = "loop",
     use_data_before_expert: Annotated[
         bool, typer.Option("--use-data-before-expert", help="DeepSpeed: consecutive expert-data groups.")
     ] = False,
@@ -63,8 +70,14 @@ def topology(
     sizes = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "dp": dp, "edp": edp, "vpp": vpp}
     sizes |= {"dp_replicate": dp_replicate, "dp_shard": dp_shard}
     options: dict[str, int | str | bool] = {name: size for name, size in sizes.items() if size is not None}
+    if use_tp_pp_dp_mapping:
+        if order not in ("", TP_PP_DP_ORDER):
+            raise UsageError(f"--use-tp-pp-dp-mapping is the order {TP_PP_DP_ORDER}, not {order!r}", where="--order")
+        order = TP_PP_DP_ORDER
     if order:
         options["order"] = order
+    if placement != "loop":
+        options["placement"] = placement
     if use_data_before_expert:
         options["use_data_before_expert"] = True
     layout = _layout(framework, world, options, coordinates)
@@ -113,10 +126,14 @@ def _layout(framework: str, world: int, options: dict[str, int | str | bool], co
             raise UsageError(error.what, where=f"{framework} of {world} ranks", do=error.do) from error
     if coordinates is None:
         raise UsageError("a custom layout needs its coordinates", where="--coordinates", do="name a JSON file")
-    vpp = int(options.pop("vpp", 1))
+    counted, vpp = "vpp" in options, int(options.pop("vpp", 1))
+    placement = str(options.pop("placement", "loop"))
     if options:
         raise UsageError(f"a custom layout has no option {next(iter(options))!r}")
-    layout = custom(_read_coordinates(coordinates), vpp=vpp)
+    try:
+        layout = folded(custom(_read_coordinates(coordinates), vpp=vpp), placement, counted)
+    except TopologyError as error:
+        raise UsageError(error.what, where=str(coordinates), do=error.do) from error
     if world not in (0, layout.world):
         raise UsageError(f"the coordinates place {layout.world} ranks, not {world}", where=str(coordinates))
     return layout

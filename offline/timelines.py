@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from math import gcd
 from pathlib import Path
 
 import numpy as np
 
 from eroica import __version__
-from eroica.localizer.actions import ACTIONS
-from eroica.localizer.verdict import EPOCH, fit
+from eroica.localizer.actions import Advice
+from eroica.localizer.verdict import fit
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.ids import stable_id
 from eroica.schemas.ranks import format_ranks
@@ -35,6 +35,7 @@ from eroica.topology.whatif import WhatIf, WhatIfReport
 __all__ = ["diagnose_timeline", "timeline_in"]
 
 RULE = "what-if"
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 DOUBTFUL = 0.7
 """Highest confidence with one peer only, or for transfers, whose cause a timeline does not show."""
 ONE_REPLICA = 0.6
@@ -166,7 +167,7 @@ class _Judge:
             explains=round(min(max(cause.recovered, 0.0), 1.0), 4),
             confidence=confidence,
             evidence=self._evidence(cause),
-            action=ACTIONS[cause.kind],
+            action=Advice().action(cause.kind, None),
         )
 
     def _evidence(self, cause: MendedCause) -> list[Evidence]:

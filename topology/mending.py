@@ -2,7 +2,8 @@
 
 Causes are tried from the narrowest to the widest, each on top of those before it: single workers against the same stage of
 the other replicas, a stage that is heavy in every replica, micro-batches of unequal length, collections of garbage,
-transfers. The loss is T − T_ideal of ``whatif``, so a cause's share is M_W or M_S where it is the slowest workers or the last stage (OSDI '25, Eq. 5).
+transfers. The loss is T − T_ideal of ``whatif``, so that a cause's share is M_W where it is the slowest workers and M_S
+where it is the last stage (OSDI '25, Eq. 5).
 """
 
 from __future__ import annotations

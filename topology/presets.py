@@ -6,6 +6,7 @@ Every preset divides the world itself and refuses sizes that do not fit, naming 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,17 @@ from eroica.schemas.ranks import MAX_RANK, RankArray
 from eroica.topology.grid import Grid
 from eroica.topology.layout import CoordinateTable, Kind, RankLayout
 
-__all__ = ["FRAMEWORKS", "build_layout", "custom", "deepspeed", "deepspeed_moe", "megatron", "replicated", "torchtitan"]
+__all__ = [
+    "FRAMEWORKS",
+    "build_layout",
+    "custom",
+    "deepspeed",
+    "deepspeed_moe",
+    "folded",
+    "megatron",
+    "replicated",
+    "torchtitan",
+]
 
 MEGATRON_ORDER = "tp-cp-ep-dp-pp"
 EXPERT_AXES = ("ep", "edp", "etp", "efsdp")
@@ -61,7 +72,8 @@ def megatron(
 
     ``etp`` defaults to ``tp``; the expert grid has no cp. ``--use-tp-pp-dp-mapping`` is the order ``tp-cp-ep-pp-dp``.
 
-    :raises TopologyError: if the sizes do not divide the world or *order* names an unknown axis, or one twice.
+    :raises TopologyError: if the sizes do not divide the world, or *order* names an unknown axis, one twice, or not one that
+        has a size.
     """
     etp = tp if etp is None else etp
     dp = _expect("dp", dp, _divide(world, {"tp": tp, "pp": pp, "cp": cp}, "a data-parallel size"))
@@ -69,9 +81,13 @@ def megatron(
     names = order.lower().split("-")
     if len(set(names)) != len(names) or not set(names) <= {"tp", "cp", "ep", "dp", "pp"}:
         raise TopologyError(f"order {order!r} is not a permutation of tp, cp, ep, dp, pp", do=f"write e.g. {MEGATRON_ORDER}")
-    names += [n for n in ("tp", "cp", "ep", "dp", "pp") if n not in names]
     dense = {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
     expert = {"tp": ("etp", etp), "ep": ("ep", ep), "dp": ("edp", edp), "pp": ("pp", pp)}
+    for name in (n for n in MEGATRON_ORDER.split("-") if n not in names):
+        size = max(dense.get(name, 1), expert[name][1] if name in expert else 1)
+        if size > 1:
+            raise TopologyError(f"order {order!r} leaves out {name}, whose size is {size}", do=f"write e.g. {MEGATRON_ORDER}")
+        names.append(name)
     slow_first = names[::-1]
     return RankLayout(
         framework="megatron",
@@ -280,10 +296,11 @@ FRAMEWORKS: Mapping[str, tuple[Callable[..., RankLayout], frozenset[str]]] = {
 
 
 def build_layout(framework: str, world: int, options: Mapping[str, int | str | bool]) -> RankLayout:
-    """The layout of *framework* for *world* ranks; *options* are sizes by name, and ``order`` or
-    ``use_data_before_expert``.
+    """The layout of *framework* for *world* ranks; *options* are sizes by name, and ``order``, ``use_data_before_expert`` or
+    ``placement``.
 
-    A size of 1 for a dimension that the framework lacks says nothing and is accepted.
+    A size of 1 for a dimension that the framework lacks says nothing and is accepted. ``placement`` ``v`` holds two stages a
+    rank, folded back (ZBV, DualPipeV).
 
     :raises UsageError: for an unknown framework, or an option that it does not have.
     :raises TopologyError: if the sizes are impossible.
@@ -291,7 +308,18 @@ def build_layout(framework: str, world: int, options: Mapping[str, int | str | b
     if framework not in FRAMEWORKS:
         raise UsageError(f"{framework!r} is not a known framework", do=f"use one of {', '.join(FRAMEWORKS)}")
     build, known = FRAMEWORKS[framework]
+    placement = options.get("placement", "loop")
     for name, value in options.items():
-        if name not in known and value != 1:
+        if name not in known and value != 1 and not (name == "placement" and "vpp" in known):
             raise UsageError(f"{framework} has no option {name!r}", do=f"its options are {', '.join(sorted(known)) or 'none'}")
-    return build(world, **{name: value for name, value in options.items() if name in known})
+    layout = build(world, **{name: value for name, value in options.items() if name in known})
+    return layout if placement == "loop" else folded(layout, str(placement), "vpp" in options)
+
+
+def folded(layout: RankLayout, placement: str, counted: bool) -> RankLayout:
+    """*layout* with its stages placed so; a V holds two a rank where their number was not *counted* otherwise.
+
+    :raises TopologyError: for an unknown placement, or a V of another number of stages a rank.
+    """
+    chunks = layout.stages_per_rank if counted or placement != "v" else 2
+    return replace(layout, placement=placement, stages_per_rank=chunks)

@@ -57,6 +57,16 @@ def test_custom_coordinates_from_a_file(tmp_path: Path) -> None:
     assert out["groups"] == {"pp": [[0, 2], [1, 3]], "dp": [[0, 1], [2, 3]]}
 
 
+def test_stages_of_a_folded_pipeline_and_the_mapping_of_dp_and_pp() -> None:
+    folded = ["--framework", "torchtitan", "--world", "8", "--pp", "4", "--placement", "v", "--rank", "2", "--json"]
+    assert json.loads(run(*folded))["stages"] == [1, 6]
+    looped = ["--framework", "megatron", "--world", "4", "--pp", "4", "--vpp", "2", "--rank", "1", "--json"]
+    assert json.loads(run(*looped))["stages"] == [1, 5]
+    mapped = json.loads(run("--framework", "megatron", "--world", "8", "--pp", "2", "--use-tp-pp-dp-mapping", "--json"))
+    assert mapped["groups"]["dense.pp"][0] == [0, 1]
+    assert mapped["order"] == "tp-cp-ep-pp-dp"
+
+
 def test_people_see_stages_and_group_kinds() -> None:
     text = run("--framework", "megatron", "--world", "8", "--tp", "2", "--pp", "2", "--rank", "5")
     assert "pp 1" in text
@@ -72,6 +82,20 @@ def test_people_see_stages_and_group_kinds() -> None:
         (["--framework", "megatron", "--world", "8", "--tp", "3"], UsageError, "cannot be divided"),
         (["--framework", "ddp", "--world", "8", "--tp", "2"], UsageError, "no option 'tp'"),
         (["--framework", "ddp", "--world", "8", "--rank", "8"], UsageError, r"outside of 0\.\.7"),
+        (
+            ["--framework", "megatron", "--world", "8", "--cp", "2", "--order", "tp-dp-pp"],
+            UsageError,
+            "leaves out cp, whose size is 2",
+        ),
+        (["--framework", "megatron", "--world", "8", "--tp", "2", "--dp", "2"], UsageError, "dp is given as 2, but the other"),
+        (["--framework", "megatron", "--world", "8", "--pp", "2", "--placement", "w"], UsageError, "not a placement"),
+        (["--framework", "megatron", "--world", "8", "--vpp", "3", "--placement", "v"], UsageError, "exactly two stages"),
+        (["--framework", "ddp", "--world", "8", "--placement", "v"], UsageError, "no option 'placement'"),
+        (
+            ["--framework", "megatron", "--world", "8", "--order", "tp-dp-pp", "--use-tp-pp-dp-mapping"],
+            UsageError,
+            "is the order",
+        ),
         (["--framework", "custom"], UsageError, "needs its coordinates"),
         (["--framework", "ddp", "--world", "8", "--coordinates", "x"], UsageError, "custom only"),
     ],
