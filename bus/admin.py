@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +32,10 @@ DLQ_PARTITIONS = 1
 DLQ_RETENTION_MS = 30 * 24 * 3_600_000
 """Dead letters are kept a month: long enough that somebody comes back from holidays and looks."""
 REQUEST_TIMEOUT_S = 30.0
+CLOCKS = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+"""Records are dated by their sender. Kafka refuses what is dated an hour ahead, and a host with a wrong clock would not be heard
+at all. Left out where the broker does not know the setting (before Kafka 3.6).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ def wanted_topics(settings: KafkaSettings) -> list[WantedTopic]:
             "cleanup.policy": "delete",
             "retention.ms": str(DLQ_RETENTION_MS),
             "max.message.bytes": str(topic.max_message_bytes + BATCH_OVERHEAD_BYTES),
+            **CLOCKS,
         }
         wanted.append(WantedTopic(full_name(settings, topic.dlq), DLQ_PARTITIONS, letters))
     return wanted
@@ -126,7 +131,7 @@ def delete_topics(settings: KafkaSettings, *, timeout_s: float = REQUEST_TIMEOUT
     if names:
         admin = _admin(settings)
         for name, future in admin.delete_topics(names, operation_timeout=REQUEST_TIMEOUT_S).items():
-            _settle(future, name, ignore=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            _settle(future, name, ignore={KafkaError.UNKNOWN_TOPIC_OR_PART})
         _wait(
             lambda: not set(names) & set(admin.list_topics(timeout=5.0).topics), timeout_s, "the topics are still listed", names
         )
@@ -157,6 +162,7 @@ def _config(topic: Topic) -> dict[str, str]:
         "cleanup.policy": topic.cleanup_policy,
         "retention.ms": str(topic.retention_ms) if topic.cleanup_policy == "delete" else "-1",
         "max.message.bytes": str(topic.max_message_bytes + BATCH_OVERHEAD_BYTES),
+        **CLOCKS,
     }
 
 
@@ -202,15 +208,23 @@ def _amount(value: str) -> float:
 
 
 def _create(admin: AdminClient, topics: list[WantedTopic], replication: int) -> None:
-    if not topics:
-        return
     durable = {"min.insync.replicas": "2"} if replication >= MAX_REPLICATION else {}
-    new = [
-        NewTopic(t.name, num_partitions=t.partitions, replication_factor=replication, config=t.config | durable) for t in topics
-    ]
-    for name, future in admin.create_topics(new, operation_timeout=REQUEST_TIMEOUT_S).items():
-        # Two services may ensure at once: whoever is second finds the work done.
-        _settle(future, name, ignore=KafkaError.TOPIC_ALREADY_EXISTS)
+    unknown: set[str] = set()
+    for known in (True, False):
+        todo = [topic for topic in topics if known or topic.name in unknown]
+        if not todo:
+            return
+        new = []
+        for topic in todo:
+            config = {name: value for name, value in topic.config.items() if known or name not in CLOCKS}
+            new.append(
+                NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=replication, config=config | durable)
+            )
+        for name, future in admin.create_topics(new, operation_timeout=REQUEST_TIMEOUT_S).items():
+            # Two services may ensure at once: whoever is second finds the work done.
+            ignored = {KafkaError.TOPIC_ALREADY_EXISTS} | ({KafkaError.INVALID_CONFIG} if known else set())
+            if _settle(future, name, ignore=ignored) == KafkaError.INVALID_CONFIG:
+                unknown.add(name)
 
 
 def _grow(admin: AdminClient, changes: list[TopicChange]) -> None:
@@ -230,12 +244,14 @@ def _alter(admin: AdminClient, changes: list[TopicChange]) -> None:
             _settle(future, resource.name)
 
 
-def _settle(future: Any, where: str, *, ignore: int | None = None) -> Any:
+def _settle(future: Any, where: str, *, ignore: Container[int] = ()) -> Any:
+    """The result of *future*, or the code of an error that is ignored."""
     try:
         return future.result(timeout=REQUEST_TIMEOUT_S)
     except KafkaException as error:
-        if ignore is not None and error.args and error.args[0].code() == ignore:
-            return None
+        code = error.args[0].code() if error.args else None
+        if code in ignore:
+            return code
         raise translate(error, where) from error
 
 

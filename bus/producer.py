@@ -86,7 +86,8 @@ class BusProducer:
         """Queue one message for *topic* (short name).
 
         :param value: ``None`` writes a tombstone.
-        :param timestamp_ms: event time; the client's clock when absent.
+        :param timestamp_ms: date of the record, for publishing what was recorded. Else leave it out: the client's clock
+            at sending is what the broker's retention should go by; event time belongs into the message.
         :returns: False, and counts ``refused``, when the queue is full or the client can't take it now: try later or drop it.
         :raises MessageTooLarge: when the value is over the topic's limit, since no later try can succeed.
         """

@@ -143,11 +143,5 @@ def send_request(settings: KafkaSettings, request: ProfileRequest) -> None:
         time_ms=request.issued_at_us // 1_000,
     )
     with BusProducer(settings, "eroica-profile") as producer:
-        producer.send(
-            "control",
-            key=message_key(request.job),
-            value=encode(request),
-            headers=headers,
-            timestamp_ms=request.issued_at_us // 1_000,
-        )
+        producer.send("control", key=message_key(request.job), value=encode(request), headers=headers)
         wait_delivered(producer, settings.connect_timeout_ms / 1_000 + 10)

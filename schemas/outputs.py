@@ -10,7 +10,7 @@ from eroica.schemas.topics import MESSAGE_TOPIC
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A message that a core wants sent. ``event_time_us`` becomes the record's timestamp."""
+    """A message that a core wants sent. ``event_time_us`` goes into its CloudEvents header ``ce_time``."""
 
     key: str
     message: Message

@@ -35,13 +35,14 @@ EXIT_CODE = BrokerError.exit_code
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """An encoded output, ready to be sent."""
+    """An encoded output, ready to be sent. Its record is dated at sending: event times of hosts whose clocks are far off would
+    have it deleted by the topic's retention before anybody has read it, or refused.
+    """
 
     topic: str
     key: str | bytes | None
     value: bytes | None
     headers: Headers
-    timestamp_ms: int | None
     partition: int | None = None
 
 
@@ -103,7 +104,7 @@ class Outbox:
         _log.warning("%s goes to the dead letters: %s", message.where, str(error)[:500])
         short = message.topic.removeprefix(self._settings.prefix)
         letter = dead_letter(message, error, stage=self._stage, limit_bytes=message_limit_bytes(short))
-        return Letter(letter.topic.removeprefix(self._settings.prefix), letter.key, letter.value, letter.headers, None)
+        return Letter(letter.topic.removeprefix(self._settings.prefix), letter.key, letter.value, letter.headers)
 
     def read(self) -> None:
         """A message was understood; keeps the share of refused ones honest."""
@@ -143,7 +144,6 @@ class Outbox:
             key=letter.key,
             value=letter.value,
             headers=letter.headers,
-            timestamp_ms=letter.timestamp_ms,
             partition=letter.partition,
             on_delivery=on_delivery,
         )
@@ -156,4 +156,4 @@ class Outbox:
         headers = cloudevent_headers(
             event_type=f"io.eroica.{kind}", source=f"/{self._stage}", event_id=f"{kind}-{digest}", time_ms=time_ms
         )
-        return Letter(output.topic, output.key, value, headers, time_ms, partition)
+        return Letter(output.topic, output.key, value, headers, partition)

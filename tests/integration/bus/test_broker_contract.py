@@ -95,6 +95,24 @@ def test_messages_come_back_whole_and_in_order_within_a_key(settings: KafkaSetti
     }
 
 
+def test_a_sender_whose_clock_is_ahead_is_heard(settings: KafkaSettings) -> None:
+    ahead_ms = time.time_ns() // 1_000_000 + 86_400_000
+    with BusProducer(settings) as producer:
+        assert producer.send("iterations", key="j/0", value=b"v", timestamp_ms=ahead_ms)
+        wait_delivered(producer, 20)
+    assert [m.timestamp_ms for m in read_all(settings, "iterations")] == [ahead_ms]
+    assert ensure_topics(settings, dry_run=True) == []
+
+
+def test_a_broker_that_does_not_know_the_setting_for_clocks_gets_its_topics_too(
+    broker: EmbeddedBroker | KafkaCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eroica.bus.admin.CLOCKS", {"message.timestamp.of.tomorrow": "1"})
+    settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
+    assert len(ensure_topics(settings)) == 2 * len(TOPICS)
+    assert ensure_topics(settings) == []
+
+
 def test_reading_starts_where_it_is_told(settings: KafkaSettings) -> None:
     with BusProducer(settings) as producer:
         for index in range(10):

@@ -104,10 +104,8 @@ class Bench:
         self.services.append(Service(self.settings, what, *assignments))
         return self.services[-1]
 
-    def send(self, key: str, message: Message, at_us: int | None = None) -> None:
-        topic = MESSAGE_TOPIC[type(message)].name
-        stamp = None if at_us is None else at_us // 1_000
-        assert self.producer.send(topic, key=key, value=encode(message), timestamp_ms=stamp)
+    def send(self, key: str, message: Message) -> None:
+        assert self.producer.send(MESSAGE_TOPIC[type(message)].name, key=key, value=encode(message))
 
     def flush(self) -> None:
         wait_delivered(self.producer, 30)
@@ -161,7 +159,7 @@ def feed(bench: Bench, job: str, turns: range, *, slow_from: int = 30) -> None:
                 job=job, run_id="r", host=host, shard=0, ranks_per_shard=1_024, world_size=4, seq=turn, sent_at_us=at,
                 ranks=[RankIterations(rank=r, first_step=turn * 10, duration_us=[duration] * 10) for r in ranks],
             )  # fmt: skip
-            bench.send(message_key(job, 0), batch, at)
+            bench.send(message_key(job, 0), batch)
     bench.flush()
 
 
@@ -186,7 +184,7 @@ def answer(bench: Bench, request: ProfileRequest, ranks: tuple[int, ...]) -> Non
         )
         at = request.issued_at_us + 5 * SECOND
         summary = Summary(who=who, first_step=request.start_step, last_step=request.start_step + 4, window_us=1.0, ended_at_us=at)
-        bench.send(message_key(request.job, request.request, cls), summary, at)
+        bench.send(message_key(request.job, request.request, cls), summary)
     bench.flush()
 
 
@@ -275,7 +273,7 @@ def test_a_killed_group_finishes_the_class_it_had_begun(kafka_bench: Bench) -> N
         request="req-x", job="j", run_id="r", reason="manual", start_step=1, steps=5, world_size=4, classes={"all": "0-3"},
         issued_at_us=bench.start_us, deadline_ms=60_000,
     )  # fmt: skip
-    bench.send("j", request, bench.start_us)
+    bench.send("j", request)
     answer(bench, request, (0, 2))
     bench.read("summaries", enough=lambda found: len(found) == 3)
     # Its next commit covers what it holds only in memory: the second must find that again.
@@ -302,13 +300,31 @@ def test_silence_closes_a_class_through_the_topic(bench: Bench) -> None:
         request="req-y", job="j", run_id="r", reason="manual", start_step=1, steps=5, world_size=4, classes={"all": "0-3"},
         issued_at_us=bench.start_us, deadline_ms=60_000,
     )  # fmt: skip
-    bench.send("j", request, bench.start_us)
+    bench.send("j", request)
     answer(bench, request, (0, 1, 2))
     [chunk] = chunks(bench.read("groups", enough=lambda found: len(found) == 1))
     assert (chunk.received, chunk.closed_by) == ("0-2", "idle")
     kinds = [json.loads(m.value or b"{}")["kind"] for m in bench.everything("summaries")]
     assert sorted(kinds) == ["close_class", "expectation", "summary", "summary", "summary"]
     assert group.stop() == 0
+
+
+@pytest.mark.parametrize("off_days", [400, -400])
+def test_records_of_a_job_whose_clocks_are_far_off_are_dated_by_the_services(kafka_bench: Bench, off_days: int) -> None:
+    bench = kafka_bench
+    detect, group = bench.service("detect").wait_ready(), bench.service("group").wait_ready()
+    bench.start_us += off_days * 86_400 * SECOND
+    before_ms = time.time_ns() // 1_000_000
+    feed(bench, "j", range(40))
+    [request] = requests(bench.read("control", enough=lambda found: len(found) == 1))
+    assert abs(request.issued_at_us - bench.start_us) < 60 * SECOND, "event time is in the message"
+    answer(bench, request, (0, 1, 2, 3))
+    bench.read("groups", enough=lambda found: len(found) == 1)
+    for topic in ("partials", "control", "summaries", "groups"):
+        dates = [m.timestamp_ms for m in bench.everything(topic)]
+        assert min(dates) >= before_ms - 1_000, topic
+        assert max(dates) <= time.time_ns() // 1_000_000 + 1_000, topic
+    assert detect.stop() == 0 and group.stop() == 0
 
 
 def test_missing_topics_are_one_clear_error(kafka: Broker, prefix: str) -> None:

@@ -35,15 +35,15 @@ class Broker:
         key: bytes | str | None,
         value: bytes | None,
         headers: Headers = (),
-        timestamp_ms: int | None = None,
         on_delivery: Report | None = None,
     ) -> bool:
-        assert on_delivery is not None and timestamp_ms is not None
-        if timestamp_ms in self.refuse and value == b"huge":
+        assert on_delivery is not None
+        number = int(dict(headers)["ce_id"])
+        if number in self.refuse and value == b"huge":
             raise MessageTooLarge("too large")
         if self.full:
             return False
-        self.queue.append((timestamp_ms, on_delivery))
+        self.queue.append((number, on_delivery))
         return True
 
     def answer(self, *, error: str | None = None) -> None:
@@ -64,7 +64,7 @@ def make(folder: Path) -> tuple[Outbox, Broker, Counters]:
 
 def put(outbox: Outbox, *numbers: int, value: bytes = b"v") -> None:
     for number in numbers:
-        outbox.put(Record("iterations", "k", value, [], number))
+        outbox.put(Record("iterations", "k", value, [("ce_id", str(number).encode())]))
 
 
 def test_a_message_is_off_the_disk_only_when_the_broker_has_it(tmp_path: Path) -> None:
