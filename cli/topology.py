@@ -172,7 +172,11 @@ def _print(layout: RankLayout, hosts: Hosts, rank: int | None) -> None:
         shown = groups.members[: groups.offsets[1]] if rank is None else groups.containing(rank)
         text = format_ranks(shown)
         kinds.add_row(
-            escape(kind), str(len(groups)), str(groups.largest()), str(crossing), text if rank is not None else f"{text}, …"
+            escape(kind),
+            str(len(groups)),
+            str(groups.largest()),
+            str(crossing),
+            text if rank is not None or len(groups) == 1 else f"{text}, …",
         )
     console.print(kinds)
     if rank is not None:

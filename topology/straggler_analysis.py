@@ -1,8 +1,8 @@
 """Reads operation timelines as ByteDance-Seed/StragglerAnalysis publishes them, into a step graph and its times.
 
 A row is an operation of one worker: dp_rank, stage, rank, step, optype, start_ts and duration (seconds), seq_id (its
-place among its kind), mc and gmc (model chunk in the stage and in the model), mb_id (micro-batch). All replicas and
-steps share one dependency graph, read off the first replica's first step (the dependency model of OSDI '25, §4.1).
+place among its kind), mc and gmc (model chunk in the stage and in the model). All replicas and steps share one dependency
+graph, read off the first replica's first step of the usual length (the dependency model of OSDI '25, §4.1).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from eroica.topology.whatif import WhatIf
 
 __all__ = ["COLUMNS", "COMMUNICATION", "Timeline", "is_timeline", "read_timeline"]
 
-COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc")
+COLUMNS = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
+"""Columns that a timeline must have."""
+DERIVED = ("rank", "seq_id", "mc", "gmc")
+"""Columns that follow from the others where they are missing: plain ranks, places by start, one chunk a stage."""
 MAX_ROWS = 50_000_000
 """A table beyond this does not fit beside its graph."""
 COMMUNICATION = frozenset(
@@ -97,12 +100,17 @@ def _read_columns(path: Path) -> dict[str, npt.NDArray[Any]]:
             raise InvalidInput(f"the table has more than {MAX_ROWS} rows", where=str(path))
         missing = [c for c in COLUMNS if c not in file.schema_arrow.names]
         if missing:
-            raise InvalidInput(f"the table has no column {missing[0]!r}", where=str(path))
-        table = file.read(columns=list(COLUMNS))
+            do = f"a timeline has {', '.join(COLUMNS)}, and may have {', '.join(DERIVED)}"
+            raise InvalidInput(f"the table has no column {missing[0]!r}", where=str(path), do=do)
+        wanted = [*COLUMNS, *(c for c in DERIVED if c in file.schema_arrow.names)]
+        table = file.read(columns=wanted)
+        gaps = [c for c in wanted if table[c].null_count]
+        if gaps:
+            raise InvalidInput(f"column {gaps[0]!r} has {table[gaps[0]].null_count} empty cells", where=str(path))
         kind = np.array(table["optype"].cast(pa.string()).to_pylist(), dtype=np.str_)
         columns: dict[str, npt.NDArray[Any]] = {
             name: table[name].to_numpy().astype(np.float64 if name in ("start_ts", "duration") else np.int64)
-            for name in COLUMNS
+            for name in wanted
             if name != "optype"
         }
     except (OSError, pa.ArrowException, ValueError, TypeError) as error:
@@ -118,6 +126,7 @@ def _timeline(columns: dict[str, npt.NDArray[Any]]) -> Timeline:
         if not np.isfinite(columns[name]).all():
             raise InvalidInput(f"column {name!r} has a value that is no number")
     lanes, stages = int(columns["dp_rank"].max()) + 1, int(columns["stage"].max()) + 1
+    derived = _derive(columns, lanes)
     if min(int(columns["dp_rank"].min()), int(columns["stage"].min()), int(columns["seq_id"].min())) < 0:
         raise InvalidInput("a rank, stage or sequence number is negative")
     if max(lanes * stages, int(columns["seq_id"].max())) > columns["step"].size:
@@ -146,19 +155,49 @@ def _timeline(columns: dict[str, npt.NDArray[Any]]) -> Timeline:
     start, duration, complete = _spread(columns, rows, steps, lanes)
     if not complete.any():
         raise InvalidInput("no step has every operation of every worker", do="check that all workers were recorded")
-    notes = () if complete.all() else (f"{int((~complete).sum())} of {steps.size} steps are incomplete and left out",)
+    notes = [] if complete.all() else [f"{int((~complete).sum())} of {steps.size} steps are incomplete and left out"]
+    notes += [f"the table has no column {name!r}: derived from the others" for name in derived]
     start, duration = start[:, :, complete], duration[:, :, complete]
     transfer = meeting_transfer(meetings, start, duration)
     rank_of = np.full((lanes, stages), -1, dtype=np.int64)
     rank_of[columns["dp_rank"], columns["stage"]] = columns["rank"]
-    return Timeline(graph, start, duration, transfer, steps[complete], rank_of, notes)
+    return Timeline(graph, start, duration, transfer, steps[complete], rank_of, tuple(notes))
+
+
+def _derive(columns: dict[str, npt.NDArray[Any]], lanes: int) -> list[str]:
+    """Fill in the columns that are missing; their names."""
+    absent = [name for name in DERIVED if name not in columns]
+    computes = np.char.endswith(columns["optype"], "-compute")
+    if "rank" in absent:
+        columns["rank"] = columns["stage"] * lanes + columns["dp_rank"]
+    if "seq_id" in absent:
+        _, kind = np.unique(columns["optype"], return_inverse=True)
+        keys = (columns["step"], columns["dp_rank"], columns["stage"], kind)
+        order = np.lexsort((columns["start_ts"], *keys))
+        new = np.ones(order.size, dtype=bool)
+        new[1:] = np.any([np.diff(k[order]) != 0 for k in keys], axis=0)
+        begin = np.maximum.accumulate(np.where(new, np.arange(order.size), 0))
+        columns["seq_id"] = np.empty(order.size, dtype=np.int64)
+        columns["seq_id"][order] = np.arange(order.size) - begin
+    if "mc" in absent:
+        columns["mc"] = np.where(computes, 0, -1)
+    if "gmc" in absent:
+        if int(columns["mc"].max()) > 0:
+            raise InvalidInput("the table has several chunks a stage, but no column 'gmc' that says which of the model they are")
+        columns["gmc"] = np.where(computes, columns["stage"], -1)
+    return absent
 
 
 def _first(columns: dict[str, npt.NDArray[Any]], steps: RankArray) -> list[int]:
-    """Rows of the first replica's first step, in the order in which they started."""
-    mine = np.flatnonzero((columns["dp_rank"] == 0) & (columns["step"] == steps[0]))
-    if mine.size == 0:
-        raise InvalidInput("the first replica has no operation in the first step")
+    """Rows of the first replica's first step that is as long as most, in the order in which they started."""
+    first = np.flatnonzero(columns["dp_rank"] == 0)
+    if first.size == 0:
+        raise InvalidInput("the first replica has no operation")
+    counts = np.bincount(np.searchsorted(steps, columns["step"][first]), minlength=steps.size)
+    sizes, often = np.unique(counts[counts > 0], return_counts=True)
+    usual = int(sizes[::-1][often[::-1].argmax()])
+    step = steps[int(np.flatnonzero(counts == usual)[0])]
+    mine = first[columns["step"][first] == step]
     order = np.lexsort((columns["optype"][mine], columns["seq_id"][mine], columns["start_ts"][mine]))
     return [int(i) for i in mine[order]]
 
