@@ -10,7 +10,7 @@ import numpy as np
 
 from eroica import __version__
 from eroica.localizer.actions import Advice
-from eroica.localizer.verdict import fit
+from eroica.localizer.fit import fit
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.ids import stable_id
 from eroica.schemas.ranks import format_ranks
@@ -105,7 +105,7 @@ class _Judge:
             status = "culprit_found" if said[0].class_ in ("worker", "link") else "shared_cause"
         steps = self.timeline.steps
         end_s = float((self.timeline.start_s + self.timeline.duration_s).max())
-        request = stable_id("timeline", self.job, f"{end_s:.6f}", self.timeline.start_s.shape)
+        request = stable_id("timeline", self.job, f"{end_s:.6f}", len(self.whatif.graph.ops))
         return fit(
             Verdict(
                 verdict_id=stable_id("verdict", self.job, request),
