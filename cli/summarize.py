@@ -10,7 +10,10 @@ import typer
 from eroica.cli.options import Common, command
 from eroica.cli.output import err, out, print_bytes
 
-HELP = """Summarise one torch.profiler trace as the agent does: a few KB in place of the trace.
+HELP = """Summarise one trace as the agent does: a few KB in its place.
+
+Reads a torch.profiler trace (.json, .json.gz) or an Nsight Systems export (.sqlite), which may hold several workers: each is
+summarised, with --json one a line.
 
 Example: eroica summarize rank0.json.gz
 
@@ -25,8 +28,11 @@ def register(app: typer.Typer) -> None:
 
 def summarize(
     common: Common,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The trace, .json or .json.gz.")],
-    rank: Annotated[int | None, typer.Option(min=0, help="Whose trace it is, where neither it nor its name tells.")] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The trace: .json, .json.gz or .sqlite.")],
+    rank: Annotated[
+        int | None,
+        typer.Option(min=0, help="Whose trace it is, where neither it nor its name tells; of several workers the first."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as it would stand on its topic.")] = False,
 ) -> int:
     """See ``HELP``."""
@@ -35,9 +41,10 @@ def summarize(
 
     del common  # no setting bears on it yet; the options are there for all commands alike
     with err().status("reading the trace …"):
-        summary = summarize_file(file, rank)
-    if as_json:
-        print_bytes(encode(summary))
-    else:
-        out().print(render_summary(summary))
+        summaries = summarize_file(file, rank)
+    for summary in summaries:
+        if as_json:
+            print_bytes(encode(summary))
+        else:
+            out().print(render_summary(summary))
     return 0

@@ -1,33 +1,32 @@
-"""A folder of traces, one a rank, through the same cores as online: many files in, one verdict out."""
+"""Traces of many ranks through the same cores as online: a folder or a file in, one verdict out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from eroica.localizer.core import LocalizerCore
+from eroica.offline.align import align_steps, missing_note, pair_notes
+from eroica.offline.judge import judge
+from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.timelines import diagnose_timeline, timeline_in
-from eroica.producers.trace.folder import Found, one_run, trace_files
-from eroica.producers.trace.reader import read_trace
+from eroica.producers.trace.folder import Found, RankRule, list_traces, name_ranks, one_run
+from eroica.producers.trace.frontend import Opened, open_workers
+from eroica.producers.trace.identity import process_groups
 from eroica.producers.trace.settings import SummarySettings
-from eroica.producers.trace.summarise import Extras, identity_from_trace, summarise_trace
-from eroica.schemas.control import ProfileRequest
-from eroica.schemas.errors import InvalidInput
-from eroica.schemas.groups import GroupChunk
-from eroica.schemas.ids import stable_id
-from eroica.schemas.outputs import InputRef
-from eroica.schemas.ranks import MAX_RANK, format_ranks
+from eroica.producers.trace.summarise import identity_from_trace, summarise
+from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError
+from eroica.schemas.jobs import ProcessGroup
 from eroica.schemas.settings import EroicaSettings
-from eroica.schemas.summaries import CloseClass, Expectation, Summary
+from eroica.schemas.summaries import Summary
 from eroica.schemas.verdicts import Verdict
-from eroica.streams.collect import GroupCore
+from eroica.topology.jobview import JobView
 
 OFFLINE = "offline"
-CLASS = "all"
-SOURCE = "none"
+MAX_NAMED = 10
+"""Files that gave nothing and are named in the verdict."""
 
 Tell = Callable[[str, int, int], None]
 """What is being read, how many are done, how many there are."""
@@ -50,87 +49,111 @@ class Diagnosis:
     unread: list[Unread]
 
 
-def diagnose(folder: Path, settings: EroicaSettings, tell: Tell = lambda _what, _done, _all: None) -> Diagnosis:
-    """Read every trace under *folder* and judge them as one request.
+@dataclass(frozen=True)
+class Told:
+    """What the user says of the traces."""
+
+    ranks: RankRule = field(default_factory=RankRule)
+    layout: GivenLayout | None = None
+    job: str = ""
+    """Which of several runs in the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    found: Found
+    summary: Summary
+    groups: list[ProcessGroup]
+
+
+def diagnose(
+    source: Path,
+    settings: EroicaSettings,
+    tell: Tell = lambda _what, _done, _all: None,
+    told: Told | None = None,
+) -> Diagnosis:
+    """Read every trace under *source*, or that file, and judge them as one request.
 
     Memory holds one trace at a time. The same files give the same verdict, byte for byte, wherever the folder stands.
 
     :raises InvalidInput: no folder, no readable trace, a trace without a rank, or a rank twice in one run.
+    :raises UsageError: an option names a file or a run that is not there.
+    :raises TopologyError: the layout that the user gives contradicts the traces.
     """
-    timeline = timeline_in(folder)
+    told = told or Told()
+    timeline = timeline_in(source)
     if timeline is not None:
         return Diagnosis(diagnose_timeline(timeline, settings), 1, [])
-    files = trace_files(folder)
-    found: list[Found] = []
-    summaries: dict[Path, Summary] = {}
+    listing = list_traces(source)
+    told.ranks.check_used(listing.files, listing.root)
+    workers: list[_Worker] = []
     unread: list[Unread] = []
-    for done, path in enumerate(files):
-        tell(path.name, done, len(files))
+    for done, path in enumerate(listing.files):
+        tell(path.name, done, len(listing.files))
         try:
-            trace = read_trace(path)
-            found.append(Found.of(trace, path))
-            who = identity_from_trace(trace, path, job=OFFLINE, rank=max(found[-1].rank, 0))
-            summaries[path] = summarise_trace(trace, who, SummarySettings(), Extras())
+            rank = told.ranks.rank_of(path, listing.root)
+            workers += [_worker(opened, rank, source) for opened in open_workers(path)]
         except InvalidInput as error:
             unread.append(Unread(path, error.what))
-            if found and found[-1].path == path:
-                found.pop()
-    tell("", len(files), len(files))
-    if not summaries:
+    tell("", len(listing.files), len(listing.files))
+    if not workers:
         first = unread[0]
         raise InvalidInput(
-            f"none of {len(files)} files is a trace that can be read; the first: {first.why}", where=str(first.path)
+            f"none of {len(listing.files)} files is a trace that can be read; the first: {first.why}", where=str(first.path)
         )
-    chosen, notes = one_run(found)
-    kept = [summaries[trace.path] for trace in chosen]
-    notes += [f"{one.path.name} gave nothing: {one.why}" for one in unread]
-    return Diagnosis(judge(kept, settings, notes), len(files), unread)
+    notes = listing.notes
+    named, said = name_ranks([w.found for w in workers])
+    notes += said
+    workers = [_Worker(f, _as_rank(w.summary, f.rank), w.groups) for f, w in zip(named, workers, strict=True)]
+    chosen, said = one_run(named, listing.root, told.job)
+    notes += said
+    of = {(w.found.path, w.found.place): w for w in workers}
+    kept = [of[f.path, f.place] for f in chosen]
+    summaries, said = align_steps([w.summary for w in kept])
+    notes += said
+    view, said = _view(summaries, {w.found.rank: w.groups for w in kept}, told.layout)
+    notes += [*said, *missing_note([f.rank for f in chosen], view.world_size), *pair_notes(summaries)]
+    notes += [f"{one.path.name} gave nothing: {one.why}" for one in unread[:MAX_NAMED]]
+    if len(unread) > MAX_NAMED:
+        notes.append(f"{len(unread) - MAX_NAMED} more files gave nothing")
+    verdict = judge(placed(summaries, view), settings, view)
+    return Diagnosis(_with_notes(verdict, notes), len(listing.files), unread)
 
 
-def judge(summaries: list[Summary], settings: EroicaSettings, notes: list[str] | None = None) -> Verdict:
-    """Summaries of one window, ascending by rank, through group and localizer.
+def _worker(opened: Opened, rank: int | None, root: Path) -> _Worker:
+    found = Found.of(opened, rank, root)
+    who = identity_from_trace(opened.trace, opened.path, job=OFFLINE, rank=max(found.rank, 0))
+    summary = summarise(opened.path, who, SummarySettings(), trace=opened.trace)
+    return _Worker(found, summary, groups_of(process_groups(opened.trace)))
 
-    :raises InvalidInput: they contradict each other.
+
+def _as_rank(summary: Summary, rank: int) -> Summary:
+    who = summary.who
+    if rank in (who.rank, -1):
+        return summary
+    return msgspec.structs.replace(summary, who=msgspec.structs.replace(who, rank=rank, world_size=max(who.world_size, rank + 1)))
+
+
+def _view(
+    summaries: list[Summary], groups: dict[int, list[ProcessGroup]], given: GivenLayout | None
+) -> tuple[JobView, list[str]]:
+    """The job's shape. Where the traces' own groups contradict each other, ranks are compared without them; where they
+    contradict the user, that is an error.
     """
-    world = max([s.who.world_size for s in summaries] + [s.who.rank + 1 for s in summaries])
-    if world > MAX_RANK + 1:
-        raise InvalidInput(f"a world of {world} ranks is more than a job can have", where=f"rank {summaries[-1].who.rank}")
-    request = ProfileRequest(
-        request=stable_id(OFFLINE, *(f"{s.who.rank}:{s.ended_at_us}:{s.window_us}" for s in summaries)),
-        job=OFFLINE,
-        run_id=OFFLINE,
-        reason="offline",
-        start_step=min(s.first_step for s in summaries),
-        steps=max(1, max(s.last_step for s in summaries) - min(s.first_step for s in summaries) + 1),
-        world_size=world,
-        classes={CLASS: format_ranks(range(world))},
-        topology_source=SOURCE,
-        issued_at_us=min(s.ended_at_us for s in summaries),
-        deadline_ms=1,
-        with_stack=False,
-    )
-    group, localizer = GroupCore(settings.group), LocalizerCore(settings.localize)
-    aligned = [
-        msgspec.structs.replace(s, who=msgspec.structs.replace(s.who, request=request.request, cls=CLASS)) for s in summaries
-    ]
-    messages: list[Expectation | Summary | CloseClass] = [
-        Expectation(cls=CLASS, ranks=request.classes[CLASS], classes=[CLASS], request=request),
-        *aligned,
-        CloseClass(job=OFFLINE, request=request.request, cls=CLASS, closed_by="deadline"),
-    ]
-    chunks: list[GroupChunk] = []
-    for offset, message in enumerate(messages):
-        for output in group.feed(message, InputRef("summaries", 0, offset)):
-            if isinstance(output.message, GroupChunk):
-                chunks.append(output.message)
-    for offset, chunk in enumerate(chunks):
-        for output in localizer.feed(chunk, InputRef("groups", 0, offset)):
-            if isinstance(output.message, Verdict):
-                return _with_notes(output.message, notes or [])
-    raise InvalidInput("the summaries gave no group", where=request.request)
+    try:
+        return view_of(summaries, groups, given), []
+    except TopologyError as error:
+        if given is not None:
+            raise
+        return view_of(summaries, {}, None), [f"the traces' process groups are not used: {_plain(error)}"]
+
+
+def _plain(error: EroicaError) -> str:
+    return error.what[:300]
 
 
 def _with_notes(verdict: Verdict, notes: list[str]) -> Verdict:
-    coverage = msgspec.structs.replace(verdict.coverage, notes=[*notes[:20], *verdict.coverage.notes])
+    own = [note for note in verdict.coverage.notes if not note.startswith("class ") or " was closed by " not in note]
+    coverage = msgspec.structs.replace(verdict.coverage, notes=[*notes[:30], *own])
     provenance = msgspec.structs.replace(verdict.provenance, inputs={})
     return msgspec.structs.replace(verdict, coverage=coverage, provenance=provenance)

@@ -1,29 +1,42 @@
-"""One trace, summarised and shown to a person."""
+"""One file's traces, summarised and shown to a person."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from eroica.consumers.text import one_line
-from eroica.producers.trace.reader import read_trace
-from eroica.producers.trace.summarise import identity_from_trace, summarise
+from eroica.producers.trace.frontend import Opened, open_workers
+from eroica.producers.trace.summarise import Extras, identity_from_trace, summarise
 from eroica.schemas.summaries import Communicator, Summary
 
 MAX_ROWS = 12
 NAME_WIDTH = 70
 
 
-def summarize_file(path: Path, rank: int | None = None) -> Summary:
-    """Summarise *path*.
+def summarize_file(path: Path, rank: int | None = None) -> list[Summary]:
+    """Summarise each worker of *path*, ascending by rank.
 
+    :param rank: the first worker's; the others follow.
     :raises InvalidInput: it cannot be read as a trace, or does not tell its rank and none is given.
     """
-    trace = read_trace(path)
-    return summarise(path, identity_from_trace(trace, path, job="offline", rank=rank), trace=trace)
+    return [_summarize(opened, rank) for opened in open_workers(path)]
+
+
+def _summarize(opened: Opened, rank: int | None) -> Summary:
+    given = None if rank is None else rank + opened.place
+    if given is None and opened.places > 1:
+        given = opened.place  # the export tells GPUs, not ranks: they are numbered, and the summary says so
+    who = identity_from_trace(opened.trace, opened.path, job="offline", rank=given)
+    if opened.places > 1:
+        world = max(who.world_size, who.rank - opened.place + opened.places)
+        who = msgspec.structs.replace(who, world_size=world)
+    notes = (f"{opened.path.name} tells no ranks: rank {who.rank} is {opened.part}",) if opened.part else ()
+    return summarise(opened.path, who, extras=Extras(notes=notes), trace=opened.trace)
 
 
 def render_summary(summary: Summary) -> RenderableType:

@@ -2,83 +2,292 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 
-from eroica.producers.trace.columns import Trace
-from eroica.producers.trace.identity import identify
-from eroica.schemas.errors import InvalidInput
+from eroica.producers.trace.filenames import folder_of_place, place_of_file, rank_of_text, ranks_by_place, step_of_place
+from eroica.producers.trace.frontend import SUFFIXES, Opened
+from eroica.schemas.errors import InvalidInput, UsageError
+from eroica.schemas.ranks import MAX_RANK
 
-SUFFIXES = (".json", ".json.gz")
 MAX_FILES = 100_000
+MAX_NAMED = 5
+"""Runs, files and kinds of files that a note names."""
+SIDE_SUFFIX = ".side.json"
+_BY_PATH: tuple[Callable[[PurePath], str], ...] = (step_of_place, folder_of_place)
+"""By what paths tell runs apart, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A trace in a folder. Times in µs on the clock that the traces share."""
+    """A worker's trace in a folder. Times in µs on the clock that the traces share."""
 
     path: Path
     rank: int
     start_us: float
     end_us: float
+    events: int = 0
+    source: str = ""
+    """What told the rank: ``option``, ``distributed_info``, ``file_name``, ``place`` or empty."""
+    place: int = 0
+    places: int = 1
+    part: str = ""
 
     @classmethod
-    def of(cls, trace: Trace, path: Path) -> Found:
-        """What a trace that was read tells; rank -1 where it does not."""
+    def of(cls, opened: Opened, rank: int | None = None, root: Path | None = None) -> Found:
+        """What a worker that was read tells; rank -1 where it does not.
+
+        :param rank: the user's word, which beats it.
+        :param root: the folder that was given: its own name is no trace's.
+        """
+        trace, told = opened.trace, opened.told
+        if told.rank_source == "file_name" and opened.path.parent == root and rank_of_text(opened.path.name) < 0:
+            told = replace(told, rank=-1, rank_source="")
         end = float(trace.end_us.max()) if len(trace) else 0.0
-        return cls(path, identify(trace, path).rank, trace.origin_us, trace.origin_us + end)
+        return cls(
+            path=opened.path,
+            rank=told.rank if rank is None else rank,
+            start_us=trace.origin_us,
+            end_us=trace.origin_us + end,
+            events=len(trace),
+            source=told.rank_source if rank is None else "option",
+            place=opened.place,
+            places=opened.places,
+            part=opened.part,
+        )
 
 
-def trace_files(folder: str | Path) -> list[Path]:
-    """All trace files under a folder, by name; side files are none.
+@dataclass(frozen=True, slots=True)
+class RankRule:
+    """The user's word on ranks: ``FILE=N`` by name, and a pattern whose first group is the rank."""
 
-    :raises InvalidInput: no such folder, none found, or more than :data:`MAX_FILES`.
+    named: tuple[tuple[str, int], ...] = ()
+    pattern: re.Pattern[str] | None = None
+
+    @classmethod
+    def parse(cls, assignments: Sequence[str], pattern: str = "") -> RankRule:
+        """Read the options.
+
+        :raises UsageError: an assignment that is not ``FILE=N``, or a pattern that is none or has no group.
+        """
+        named = []
+        for text in assignments:
+            file, equals, number = text.rpartition("=")
+            if not equals or not file or not number.isdigit() or int(number[:9]) > MAX_RANK:
+                raise UsageError(f"{text!r} is not FILE=N", where="--rank", do="e.g. --rank node-3/trace.json=24")
+            named.append((file, int(number)))
+        try:
+            compiled = re.compile(pattern) if pattern else None
+        except re.error as error:
+            raise UsageError(f"{pattern!r} is no regular expression ({error})", where="--rank-from") from error
+        if compiled is not None and compiled.groups < 1:
+            raise UsageError(f"{pattern!r} has no group for the rank", where="--rank-from", do=r"e.g. --rank-from 'gpu(\d+)'")
+        return cls(tuple(named), compiled)
+
+    def rank_of(self, path: Path, root: Path) -> int | None:
+        """The rank of *path*, None where the user said nothing of it.
+
+        :raises InvalidInput: the pattern's group is no rank.
+        """
+        relative = relative_to(path, root).as_posix()
+        for file, rank in self.named:
+            if relative == file or relative.endswith("/" + file) or str(path) == file:
+                return rank
+        match = self.pattern.search(relative) if self.pattern is not None else None
+        if match is None:
+            return None
+        text = match.group(1) or ""
+        if not text.isdigit() or int(text[:9]) > MAX_RANK:
+            raise InvalidInput(f"the pattern finds {text[:40]!r}, which is no rank", where=str(path), do="mend --rank-from")
+        return int(text)
+
+    def check_used(self, paths: Sequence[Path], root: Path) -> None:
+        """Every file that the user names must be there.
+
+        :raises UsageError: one is not.
+        """
+        there = [relative_to(path, root).as_posix() for path in paths] + [str(path) for path in paths]
+        for file, _ in self.named:
+            if not any(one == file or one.endswith("/" + file) for one in there):
+                raise UsageError(f"there is no trace {file!r}", where="--rank", do="name it as below the folder")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files to try, by name, and how many others lie between them, by suffix."""
+
+    root: Path
+    files: list[Path]
+    others: dict[str, int]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was passed by."""
+        if not self.others:
+            return []
+        kinds = sorted(self.others.items(), key=lambda item: (-item[1], item[0]))
+        named = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in kinds[:MAX_NAMED])
+        more = f", and {len(kinds) - MAX_NAMED} other kinds" if len(kinds) > MAX_NAMED else ""
+        total = sum(self.others.values())
+        return [f"{total} {'file is' if total == 1 else 'files are'} no trace by the name and left out: {named}{more}"]
+
+
+def list_traces(source: str | Path) -> Listing:
+    """*source* itself if it is a file, else all trace files under it; side files and hidden ones are none.
+
+    :raises InvalidInput: no such file or folder, none found, or more than :data:`MAX_FILES`.
     """
-    place = Path(folder)
+    place = Path(source)
+    if place.is_file():
+        return Listing(place.parent, [place], {})
     if not place.is_dir():
-        raise InvalidInput("there is no such folder", where=str(folder), do="give the folder that holds the ranks' traces")
-    files = sorted(p for p in place.rglob("*.json*") if p.name.endswith(SUFFIXES) and not p.name.endswith(".side.json"))
-    if not files or len(files) > MAX_FILES:
-        what = "it holds no .json or .json.gz file" if not files else f"it holds more than {MAX_FILES} files"
-        raise InvalidInput(what, where=str(folder), do="give the folder that holds the ranks' traces")
-    return files
+        raise InvalidInput(
+            "there is no such file or folder", where=str(source), do="give a trace, or the folder that holds the ranks' traces"
+        )
+    files: list[Path] = []
+    others: Counter[str] = Counter()
+    for path in place.rglob("*"):
+        relative = path.relative_to(place)
+        if any(part.startswith(".") for part in relative.parts) or not path.is_file():
+            continue
+        if path.name.endswith(SIDE_SUFFIX):
+            continue
+        if path.name.lower().endswith(SUFFIXES):
+            files.append(path)
+        else:
+            others[path.suffix[:20]] += 1
+        if len(files) > MAX_FILES:
+            raise InvalidInput(f"it holds more than {MAX_FILES} traces", where=str(source), do="give a folder of one run")
+    if not files:
+        kinds = ", ".join(sorted(s for s in others if s)[:MAX_NAMED])
+        raise InvalidInput(
+            "it holds no .json, .json.gz or .sqlite file" + (f", only {kinds}" if kinds else ""),
+            where=str(source),
+            do="give the folder that holds the ranks' traces",
+        )
+    return Listing(place, sorted(files), dict(others))
 
 
-def one_run(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
+def relative_to(path: Path, root: Path) -> PurePath:
+    """*path* below *root*, or its name."""
+    return path.relative_to(root) if path.is_relative_to(root) else PurePath(path.name)
+
+
+def name_ranks(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
+    """Give ranks to traces that tell none themselves: by the names' places in a layout, or by the GPUs of one export.
+
+    Returns the same traces in the same order, and what was assumed.
+    """
+    named, notes = list(found), list[str]()
+    if found and all(one.rank < 0 and one.places == 1 for one in found):
+        groups: dict[str, list[int]] = {}
+        for i, one in enumerate(found):
+            groups.setdefault(step_of_place(PurePath(one.path)), []).append(i)
+        for members in groups.values():
+            ranks = ranks_by_place([place_of_file(found[i].path) for i in members])
+            for i, rank in zip(members, ranks, strict=True):
+                named[i] = replace(found[i], rank=rank, source="place" if rank >= 0 else "")
+        if all(one.rank >= 0 for one in named):
+            notes.append("the traces tell no ranks: they are taken from TP, PP and DP in the files' names, TP first")
+    several = {one.path for one in found if one.places > 1}
+    for i, one in enumerate(found):
+        if one.places == 1:
+            continue
+        if one.source == "option":  # the user's number is the first worker's
+            named[i] = replace(one, rank=one.rank + one.place)
+        elif len(several) == 1 and all(other.path == one.path for other in found):
+            named[i] = replace(one, rank=one.place, source="place")
+        if named[i].rank >= 0:
+            notes.append(f"{one.path.name} tells no ranks: rank {named[i].rank} is {one.part}")
+    return named, _shortened(notes)
+
+
+def one_run(found: Sequence[Found], root: Path = Path(), job: str = "") -> tuple[list[Found], list[str]]:
     """Choose the traces of one run, ascending by rank, and say what was left out.
 
-    Ranks that occur once only need no choice. Otherwise traces whose times overlap form a run; the run with the most
-    ranks counts, the later one of equals.
+    Ranks that occur once only need no choice. Otherwise the folder is parted by steps in the paths (``iteration_10/``), then by
+    folders, then by time (traces whose times overlap form a run), as far as ranks occur twice. The run with the most ranks
+    counts, the later one of equals.
 
+    :param job: the name of a run as the note gives it, or a part that only one has.
     :raises InvalidInput: a trace that tells no rank, or a rank that occurs twice within one run.
+    :raises UsageError: no run of that name.
     """
     for trace in found:
         if trace.rank < 0:
             raise InvalidInput(
-                "neither the trace nor its name tells the rank",
+                "neither the trace nor its name tells the rank" + (f" of {trace.part}" if trace.part else ""),
                 where=str(trace.path),
-                do="name the files rank0.json, rank1.json, …",
+                do="give it: --rank FILE=N, or --rank-from 'REGEX' with the rank as its group"
+                + ("; N is the first worker's rank" if trace.places > 1 else ""),
             )
-    if max(Counter(t.rank for t in found).values(), default=0) <= 1:
-        return sorted(found, key=lambda t: t.rank), []
-    runs = _by_time(found)
-    chosen = max(runs, key=lambda run: (len({t.rank for t in run}), run[0].start_us))
-    twice = [rank for rank, count in Counter(t.rank for t in chosen).items() if count > 1]
-    if twice:
+    single, notes = _without_copies(found)
+    runs = [("", single)]
+    for key_of in _BY_PATH:
+        runs = [part for name, run in runs for part in (_by_key(name, run, root, key_of) if _twice(run) else [(name, run)])]
+    runs = [part for name, run in runs for part in (_by_time(name, run) if _twice(run) else [(name, run)])]
+    for key_of in _BY_PATH:
+        if job and not any(job in name for name, _ in runs):
+            runs = [part for name, run in runs for part in _by_key(name, run, root, key_of)]
+    name, chosen = _choose(runs, job)
+    if twice := _twice(chosen):
         paths = [str(t.path) for t in chosen if t.rank == min(twice)]
         raise InvalidInput(
             f"rank {min(twice)} occurs twice in one run", where=", ".join(paths[:3]), do="leave one of them in the folder"
         )
-    left = len(found) - len(chosen)
-    note = (
-        f"the folder holds {len(runs)} runs: the one with {len(chosen)} traces counts, {left} traces of the others were left out"
-    )
-    return sorted(chosen, key=lambda t: t.rank), [note]
+    if len(runs) > 1:
+        shown = ", ".join(f"{n or 'the folder itself'} ({len(run)})" for n, run in runs[:MAX_NAMED])
+        more = f" and {len(runs) - MAX_NAMED} more" if len(runs) > MAX_NAMED else ""
+        notes.append(
+            f"the folder holds {len(runs)} runs ({shown}{more}): {name or 'the folder itself'} with {len(chosen)} traces counts, "
+            f"{len(single) - len(chosen)} traces of the others were left out"
+        )
+    return sorted(chosen, key=lambda t: t.rank), notes
 
 
-def _by_time(found: Sequence[Found]) -> list[list[Found]]:
+def _choose(runs: list[tuple[str, list[Found]]], job: str) -> tuple[str, list[Found]]:
+    if job:
+        exact = [run for run in runs if run[0] == job]
+        named = exact or [run for run in runs if job in run[0]]
+        if len(named) != 1:
+            names = ", ".join(repr(name) for name, _ in runs[:MAX_NAMED])
+            raise UsageError(
+                f"{'no run' if not named else 'more than one run'} is called {job!r}", where="--job", do=f"the runs are {names}"
+            )
+        return named[0]
+    return max(runs, key=lambda run: (len({t.rank for t in run[1]}), run[1][0].start_us))
+
+
+def _without_copies(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
+    """A trace that lies there twice, say plain and compressed, counts once."""
+    kept: dict[tuple[int, float, float, int], Found] = {}
+    notes = []
+    for trace in sorted(found, key=lambda t: (str(t.path), t.place)):
+        key = (trace.rank, trace.start_us, trace.end_us, trace.events)
+        if trace.events and key in kept:
+            notes.append(f"{trace.path.name} holds the same trace as {kept[key].path.name} and was left out")
+        else:
+            kept[key if trace.events else (len(kept), -1.0, -1.0, -1)] = trace
+    return list(kept.values()), _shortened(notes)
+
+
+def _twice(run: Sequence[Found]) -> list[int]:
+    return [rank for rank, count in Counter(t.rank for t in run).items() if count > 1]
+
+
+def _by_key(name: str, run: list[Found], root: Path, key_of: Callable[[PurePath], str]) -> list[tuple[str, list[Found]]]:
+    parts: dict[str, list[Found]] = {}
+    for trace in run:
+        parts.setdefault(key_of(relative_to(trace.path, root)), []).append(trace)
+    if len(parts) == 1:
+        return [(name, run)]
+    return [("/".join(filter(None, (name, part))), members) for part, members in sorted(parts.items())]
+
+
+def _by_time(name: str, found: list[Found]) -> list[tuple[str, list[Found]]]:
     runs: list[list[Found]] = []
     end = float("-inf")
     for trace in sorted(found, key=lambda t: (t.start_us, t.rank, str(t.path))):
@@ -86,4 +295,8 @@ def _by_time(found: Sequence[Found]) -> list[list[Found]]:
             runs.append([])
         runs[-1].append(trace)
         end = max(end, trace.end_us)
-    return runs
+    return [("/".join(filter(None, (name, f"#{number}"))), run) for number, run in enumerate(runs, 1)]
+
+
+def _shortened(notes: list[str]) -> list[str]:
+    return notes if len(notes) <= MAX_NAMED else [*notes[:MAX_NAMED], f"and {len(notes) - MAX_NAMED} more of this kind"]

@@ -8,17 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from eroica.producers.trace.columns import Trace
+from eroica.producers.trace.filenames import rank_of_file
 from eroica.schemas.ranks import MAX_RANK
-
-_FILE_RULES = (
-    re.compile(r"(?:^|[^a-z])(?:global[_-]?)?rank[_.=-]?(\d{1,8})(?!\d)", re.IGNORECASE),  # torchtitan, HTA, vLLM, SGLang, NeMo
-    re.compile(
-        r"(?:^|[^a-z])(?:worker|trainer|proc|process)[_.=-]?(\d{1,8})(?!\d)", re.IGNORECASE
-    ),  # param, torchrun log folders
-    re.compile(r"^(\d{1,6})\.(?:pt\.trace\.)?json(?:\.gz)?$", re.IGNORECASE),  # a file per rank, named by it
-)
-"""Naming conventions of several frameworks, first match wins. ``host_pid.time.pt.trace.json`` (the default handler) tells
-no rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +41,6 @@ def identify(trace: Trace, path: str | Path) -> TraceIdentity:
         host=_host(trace, path),
         device=_device(trace),
     )
-
-
-def rank_of_file(path: str | Path) -> int:
-    """Rank by the file's name, else by its folder's (``rank_3/trace.json``); -1 if neither tells one."""
-    given = Path(path)
-    for text in (given.name, given.parent.name):
-        for rule in _FILE_RULES:
-            if (match := rule.search(text)) is not None and int(match.group(1)) <= MAX_RANK:
-                return int(match.group(1))
-    return -1
 
 
 def process_groups(trace: Trace) -> dict[str, dict[str, Any]]:

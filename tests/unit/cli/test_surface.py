@@ -28,7 +28,7 @@ SURFACE: dict[str, list[str]] = {
     "record": ["--job", "--out", "--until-verdict", "--follow", "--json"],
     "replay": ["DIRECTORY", "--json", "--verify", "--interleave", "--to-kafka", "--speed"],
     "summarize": ["FILE", "--rank", "--json"],
-    "diagnose": ["DIRECTORY", "--json", "--fail-on-finding"],
+    "diagnose": ["SOURCE", "--rank", "--rank-from", "--topology", "--job", "--json", "--fail-on-finding"],
     "simulate": ["SCENARIO", "--seed", "--out", "--list", "--json"],
     "schema": ["NAME", "--out", "--json"],
     "doctor": ["--json"],

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.producers.trace.folder import Found, one_run, trace_files
+from eroica.producers.trace.folder import Found, list_traces, one_run
 from eroica.schemas.errors import InvalidInput
 
 pytestmark = pytest.mark.unit
@@ -39,14 +39,30 @@ def test_what_cannot_be_chosen_is_asked_for(entries: list[tuple[int, float]], sa
         one_run(found(*entries))
 
 
-def test_trace_files(tmp_path: Path) -> None:
-    for name in ("b.json.gz", "a.json", "a.json.side.json", "notes.txt", "sub/c.json"):
+def test_only_what_can_be_a_trace_is_listed_and_the_rest_is_counted(tmp_path: Path) -> None:
+    for name in (
+        "b.json.gz",
+        "a.json",
+        "a.json.side.json",
+        "notes.txt",
+        "sub/c.json",
+        "rank0_memory_snapshot.pickle",
+        ".hidden/d.json",
+    ):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("{}")
-    assert [p.name for p in trace_files(tmp_path)] == ["a.json", "b.json.gz", "c.json"]
-    for place in (tmp_path / "none", tmp_path / "empty"):
-        if place.name == "empty":
-            place.mkdir()
-        with pytest.raises(InvalidInput):
-            trace_files(place)
+    listing = list_traces(tmp_path)
+    assert [p.name for p in listing.files] == ["a.json", "b.json.gz", "c.json"]
+    assert listing.notes == ["2 files are no trace by the name and left out: 1 .pickle, 1 .txt"]
+    assert list_traces(tmp_path / "a.json").files == [tmp_path / "a.json"]
+
+
+@pytest.mark.parametrize(("make", "says"), [(False, "no such file"), (True, "it holds no")])
+def test_a_folder_without_traces_is_said(tmp_path: Path, make: bool, says: str) -> None:
+    place = tmp_path / "place"
+    if make:
+        place.mkdir()
+        (place / "x.pickle").write_text("")
+    with pytest.raises(InvalidInput, match=says):
+        list_traces(place)

@@ -1,0 +1,156 @@
+"""Steps that ranks number differently, and what a folder lacks: what is said of it, and what is mended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from eroica.schemas.ranks import format_ranks
+from eroica.schemas.summaries import Communicator, Slot, Summary
+
+EPOCH_US = 10**15
+"""Times below it (2001) are no time of day."""
+MAX_NOTES = 5
+
+Floats = npt.NDArray[np.float64]
+
+
+def align_steps(summaries: Sequence[Summary]) -> tuple[list[Summary], list[str]]:
+    """Number the steps alike where ranks count them from different starts; say what was done, and what cannot be compared.
+
+    The numbering of most ranks counts. Another rank's is shifted only if it has as many steps, and either the clocks say that
+    its steps were the others' under the shift and not without, or there are no usable clocks and not one number is shared.
+    Ranks that really profiled other steps are left as they are.
+    """
+    numbers = [tuple(step.step for step in s.steps) for s in summaries]
+    if not summaries or len(set(numbers)) == 1:
+        return list(summaries), []
+    usual = max(Counter(numbers).items(), key=lambda item: (item[1], -numbers.index(item[0])))[0]
+    reference = next(s for s, n in zip(summaries, numbers, strict=True) if n == usual)
+    out, shifted = list[Summary](), dict[tuple[str, str], list[int]]()
+    for summary, own in zip(summaries, numbers, strict=True):
+        by = _shift(reference, summary) if own != usual else 0
+        if by:
+            shifted.setdefault((_span(own), _span(usual)), []).append(summary.who.rank)
+        out.append(_renumbered(summary, by) if by else summary)
+    notes = [
+        f"{_ranks(ranks)} number{'s' if len(ranks) == 1 else ''} the steps {own} that others number {their}: taken as the same"
+        for (own, their), ranks in shifted.items()
+    ]
+    return out, _short(notes) + _unequal(out)
+
+
+def _unequal(summaries: Sequence[Summary]) -> list[str]:
+    by_span: dict[tuple[int, ...], list[int]] = {}
+    for s in summaries:
+        by_span.setdefault(tuple(step.step for step in s.steps), []).append(s.who.rank)
+    if len(by_span) == 1:
+        return []
+    shared = set.intersection(*(set(span) for span in by_span))
+    told = "; ".join(f"{_ranks(ranks)} {_span(span)}" for span, ranks in list(by_span.items())[:MAX_NOTES])
+    more = f"; and {len(by_span) - MAX_NOTES} other sets" if len(by_span) > MAX_NOTES else ""
+    common = f"all share {_span(tuple(sorted(shared)))}" if shared else "no step is shared by all"
+    return [f"not every rank holds the same steps ({told}{more}): {common}"]
+
+
+def _shift(reference: Summary, summary: Summary) -> int:
+    """What to add to the numbers of *summary*; 0 to leave them."""
+    if len(reference.steps) != len(summary.steps) or not summary.steps:
+        return 0
+    offsets = {a.step - b.step for a, b in zip(reference.steps, summary.steps, strict=True)}
+    if len(offsets) != 1:
+        return 0
+    by = offsets.pop()
+    if min(reference.ended_at_us, summary.ended_at_us) < EPOCH_US:
+        shared = {s.step for s in reference.steps} & {s.step for s in summary.steps}
+        return 0 if shared else by
+    theirs, ours = _starts(reference), _starts(summary)
+    length = float(np.median([s.duration_us for s in reference.steps]))
+    as_told = _apart(reference, summary, theirs, ours)
+    moved = float(np.median(np.abs(theirs - ours)))
+    return by if moved < length / 2 and not as_told < length / 2 else 0
+
+
+def _apart(reference: Summary, summary: Summary, theirs: Floats, ours: Floats) -> float:
+    """Median distance of the steps with one number, µs; infinite without one."""
+    place = {s.step: i for i, s in enumerate(reference.steps)}
+    pairs = [(place[s.step], i) for i, s in enumerate(summary.steps) if s.step in place]
+    return float(np.median([abs(theirs[a] - ours[b]) for a, b in pairs])) if pairs else float("inf")
+
+
+def _starts(summary: Summary) -> Floats:
+    """Start of each step on the clock, µs since the epoch."""
+    begun = summary.ended_at_us - summary.window_us
+    return np.array([begun + step.start_us for step in summary.steps])
+
+
+def _renumbered(summary: Summary, by: int) -> Summary:
+    def slot(one: Slot) -> Slot:
+        return msgspec.structs.replace(one, step=[n + by for n in one.step])
+
+    def group(one: Communicator) -> Communicator:
+        return msgspec.structs.replace(one, slots=[slot(s) for s in one.slots])
+
+    return msgspec.structs.replace(
+        summary,
+        first_step=summary.first_step + by,
+        last_step=summary.last_step + by,
+        steps=[msgspec.structs.replace(s, step=s.step + by) for s in summary.steps],
+        communicators=[group(c) for c in summary.communicators],
+    )
+
+
+def missing_note(ranks: Sequence[int], world: int) -> list[str]:
+    """Who was not there."""
+    there = set(ranks)
+    absent = [rank for rank in range(world) if rank not in there]
+    if not absent:
+        return []
+    return [f"{_ranks(absent)} of {world} {'was' if len(absent) == 1 else 'were'} not in the folder"]
+
+
+def pair_notes(summaries: Sequence[Summary]) -> list[str]:
+    """Two workers are too few to tell who is unusual, but not to tell who waits: each one's time in what they do together.
+
+    Both end an operation together, so whoever spends less in it came later.
+    """
+    if len(summaries) != 2:
+        return []
+    notes = []
+    one, two = summaries
+    other = {c.name: c for c in two.communicators}
+    for c in one.communicators:
+        if c.name not in other:
+            continue
+        counts = [sum(s.count for s in g.slots) for g in (c, other[c.name])]
+        total = [sum(s.total_us for s in g.slots) / 1e3 for g in (c, other[c.name])]
+        if counts[0] != counts[1] or not min(total) > 0 or max(total) < 1.1 * min(total):
+            continue
+        waits, late = (one, two) if total[0] > total[1] else (two, one)
+        ops = ", ".join(sorted({s.op for s in c.slots})[:3])
+        notes.append(
+            f"rank {waits.who.rank} spent {max(total):.1f} ms in {counts[0]} {ops} of {c.kind or c.name}, rank {late.who.rank} "
+            f"{min(total):.1f} ms: rank {late.who.rank} came late to them, rank {waits.who.rank} waited"
+        )
+    return _short(notes)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    text = format_ranks(sorted(ranks))
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text if len(text) < 120 else text[:117] + '…'}"
+
+
+def _span(steps: tuple[int, ...]) -> str:
+    if not steps:
+        return "none"
+    if len(steps) > 1 and steps == tuple(range(steps[0], steps[-1] + 1)):
+        return f"{steps[0]}–{steps[-1]}"
+    return ", ".join(str(n) for n in steps[:8]) + (", …" if len(steps) > 8 else "")
+
+
+def _short(notes: list[str]) -> list[str]:
+    return notes if len(notes) <= MAX_NOTES else [*notes[:MAX_NOTES], f"and {len(notes) - MAX_NOTES} more of this kind"]
