@@ -24,6 +24,11 @@ class Finding:
     evidence: list[Evidence] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     fault: str | None = None
+    links: list[str] = field(default_factory=list)
+    """``host a|host b`` or ``rank 3``."""
+    stages: list[int] = field(default_factory=list)
+    gain_us: float = 0.0
+    """Time of a step that mending it would give back, µs."""
 
 
 @dataclass(frozen=True)

@@ -25,20 +25,16 @@ class Transfers:
     members: list[Ints]
     """Rows seen in each communicator, ascending."""
     hosts: list[frozenset[str]]
+    ratio: Floats
+    """How many times as long as usual its transfers take: the median, large ones counting more; 1 if nothing is known."""
+    known: Bools
+    """Whether there is anything to compare it with."""
     moved_us: Floats
-    """All its transfers."""
+    """Time of the transfers that could be compared, all steps together …"""
     usual_us: Floats
-    """The same transfers as its family makes them; 0 where it has no family to compare with."""
-    family: Ints
-    """Communicators of equal number do the same things; -1 without peers."""
+    """… and what they usually take."""
     lost_us: Floats
     """Exposed time per step that its slow transfers cost its worst-hit member."""
-
-    @property
-    def ratio(self) -> Floats:
-        """How many times as long as usual, 1 where nothing is known."""
-        known = self.usual_us > 0
-        return np.where(known, self.moved_us / np.where(known, self.usual_us, 1.0), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +74,9 @@ def measure_transfers(frame: Frame, past: dict[str, float] | None = None) -> Tra
     """
     e, count = frame.executions, len(frame.communicators)
     members: list[Ints] = [np.empty(0, np.int64)] * count
-    nothing = np.zeros(count)
     if e.size == 0:
-        return Transfers(members, [frozenset()] * count, nothing, nothing, np.full(count, -1), nothing)
+        nothing = np.zeros(count)
+        return Transfers(members, [frozenset()] * count, nothing + 1, nothing > 0, nothing, nothing, nothing)
     pairs = np.unique(np.stack((e.communicator, e.row)), axis=1)
     for part in np.split(pairs, np.flatnonzero(np.diff(pairs[0])) + 1, axis=1):
         members[int(part[0, 0])] = part[1]
@@ -101,10 +97,24 @@ def measure_transfers(frame: Frame, past: dict[str, float] | None = None) -> Tra
     moved, expected = np.zeros(count), np.zeros(count)
     np.add.at(moved, m.communicator[usable], m.transfer_us[usable])
     np.add.at(expected, m.communicator[usable], usual[usable])
-    of_communicator = np.full(count, -1)
-    of_communicator[m.communicator] = family
     excess = np.where(usable, np.maximum(m.transfer_us - usual, 0.0), 0.0)
-    return Transfers(members, hosts, moved, expected, of_communicator, _lost(frame, excess))
+    at = np.flatnonzero(usable)
+    ratio = np.ones(count)
+    found, middle = weighted_medians(m.communicator[at], m.transfer_us[at] / usual[at], usual[at])
+    ratio[found] = middle
+    return Transfers(members, hosts, ratio, expected > 0, moved, expected, _lost(frame, excess))
+
+
+def weighted_medians(group: Ints, values: Floats, weights: Floats) -> tuple[Ints, Floats]:
+    """Groups that occur, ascending, and the weighted median of each."""
+    order = np.lexsort((values, group))
+    group, values, weights = group[order], values[order], weights[order]
+    heads = np.flatnonzero(np.diff(group, prepend=-1))
+    ends = np.append(heads[1:], group.size) - 1
+    total = np.cumsum(weights)
+    before = np.concatenate(([0.0], total))[heads]
+    at = np.searchsorted(total, before + 0.5 * (total[ends] - before)) if group.size else heads
+    return group[heads], values[np.clip(at, heads, ends)]
 
 
 def kind_keys(frame: Frame, m: Meetings) -> list[str]:
@@ -122,23 +132,20 @@ def kind_keys(frame: Frame, m: Meetings) -> list[str]:
 
 
 def _usual(family: Ints, m: Meetings, communicators: int) -> Floats:
-    """Usual transfer of each instance: a low quantile of the means of its family's communicators; 0 without peers."""
-    cell = family * communicators + m.communicator
-    cells, inverse = np.unique(cell, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    whole = m.members > 1
-    total, number = np.zeros(cells.size), np.zeros(cells.size)
-    np.add.at(total, inverse, np.where(whole, m.transfer_us, 0.0))
-    np.add.at(number, inverse, whole)
-    mean = np.where(number > 0, total / np.maximum(number, 1), np.inf)
+    """Usual transfer of each instance: a low quantile of the medians of its family's communicators; 0 without peers."""
+    whole = np.flatnonzero(m.members > 1)
+    usual = np.zeros(int(family.max(initial=-1)) + 1)
+    if whole.size == 0:
+        return usual[family]
+    cell = family[whole] * communicators + m.communicator[whole]
+    cells, mean = weighted_medians(cell, m.transfer_us[whole], np.ones(whole.size))
     of_cell = cells // communicators
     order = np.lexsort((mean, of_cell))
     heads = np.flatnonzero(np.diff(of_cell[order], prepend=-1))
     size = np.diff(np.append(heads, order.size))
     at = heads + np.floor(USUAL_QUANTILE * (size - 1)).astype(np.int64)
-    usual = np.zeros(int(family.max(initial=-1)) + 1)
     low = mean[order][at]
-    usual[of_cell[order][heads]] = np.where((size > 1) & np.isfinite(low), low, 0.0)
+    usual[of_cell[order][heads]] = np.where(size > 1, low, 0.0)
     return usual[family]
 
 

@@ -1,234 +1,140 @@
-"""The default rules: waiting is handed back to who caused it; a culprit is late in most steps and slower than its peers."""
+"""The default rules: who is slow of itself, which transfers are slow, what single steps lose; who only waits is no cause.
+
+Every kind of cause measures what mending it would give back. Shares are of all that is lost: to ranks slower than usual in their
+role, to slow transfers, to heavy stages, against the healthy past. See docs/localisation.md.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from eroica.localizer.frame import Floats, Frame, Ints
-from eroica.localizer.judgement import Finding, Judgement, name_rows
-from eroica.localizer.profile import function_evidence, grown_functions
-from eroica.localizer.robust import persistent_z
-from eroica.localizer.rules.functions import FUNCTION_SHARE, MIN_PEERS, judge_functions
+from eroica.localizer.causes.links import find_links
+from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.causes.slow import FUNCTION_SHARE, agreement, find_slow, slow_rows
+from eroica.localizer.causes.spread import find_common_pauses, find_spread
+from eroica.localizer.causes.stages import find_stages
+from eroica.localizer.causes.whole import find_whole
+from eroica.localizer.frame import Frame, Ints
+from eroica.localizer.judgement import Finding, Judgement
+from eroica.localizer.own import MIN_PEERS
+from eroica.localizer.past import Past
+from eroica.localizer.profile import grown_functions
+from eroica.localizer.rules.functions import judge_functions
 from eroica.localizer.waiting import measure
 from eroica.localizer.walk import Blame, walk
 from eroica.schemas.settings import LocalizeSettings
-from eroica.schemas.verdicts import Evidence
 
-RULE = "eroica/walk"
-MAX_CULPRITS = 8
-"""More single workers are one cause together."""
-NEXT_CULPRIT_SHARE = 0.15
-"""A culprit explains at least this share of all waiting …"""
-EQUAL_EXCESS = 0.5
-"""… or is at least this share as slow as the slowest."""
+LESSER_SHARE = 0.15
+"""A cause that gives back less than this share of what the first does is left out."""
 SEEN_SHARE, MAX_SEEN = 0.10, 4
 """Who causes less of the waiting is not worth a note; so many notes."""
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """What the decision rests on, per worker."""
-
-    share: Floats
-    """Share of all waiting that the worker's own excess explains."""
-    excess_us: Floats
-    """Own time per step above the median of its role."""
-    z: Floats
-    own_us: Floats
-    usual_us: Floats
-    comparable: np.ndarray[tuple[int], np.dtype[np.bool_]]
-
-
-def judge_eroica(frame: Frame, settings: LocalizeSettings) -> Judgement:
+def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = None) -> Judgement:
     """See docs/localisation.md. Abstains rather than accuses."""
     steps, durations = frame.step_table()
     if frame.size == 0 or steps.size == 0:
         return Judgement(comparable=False, notes=["no steps were profiled by all workers"])
+    if frame.executions.size == 0:
+        return judge_functions(frame, float(durations.mean()), _small_roles(frame), settings)
+    measures = Measures(frame, settings, past)
     waiting = measure(frame)
     blame = walk(frame, waiting)
-    step_us = float(durations.mean())
-    notes = _notes(frame, waiting.partial.size, blame)
-    if frame.executions.size == 0:
-        return judge_functions(frame, step_us, notes, settings)
-    scores = _score(frame, steps, durations, blame, settings)
-    waited_share = blame.waited.sum(axis=1) / np.maximum(durations.sum(axis=1), 1e-9)
-    findings = _findings(frame, blame, scores, step_us, float(waited_share.mean()), settings)
+    notes = [*_partial(waiting.partial.size), *_before(blame), *_small_roles(frame)]
+    slow = slow_rows(measures)
+    stages, stage_notes = find_stages(measures)
+    found = [
+        *find_slow(measures, slow),
+        *find_links(measures),
+        *find_spread(measures, slow),
+        *find_common_pauses(measures),
+        *stages,
+    ]
+    if not found:
+        found = find_whole(measures)
+    findings = _ranked(measures, found, slow)
+    notes += stage_notes
+    own = measures.own
     accused = np.flatnonzero(np.isin(frame.ranks, np.concatenate([f.ranks for f in findings]) if findings else []))
-    is_waiting = (waited_share >= settings.min_wait_share) & ~np.isin(np.arange(frame.size), accused)
-    waiters = np.flatnonzero(is_waiting) if findings else np.empty(0, np.int64)
-    recovered = _recovered(blame, accused)
+    waited = own.wait_us.mean(axis=1) / max(measures.step_us, 1e-9)
+    waits = (waited >= settings.min_wait_share) & ~np.isin(np.arange(frame.size), accused)
+    waiters = np.flatnonzero(waits) if findings else np.empty(0, np.int64)
     if not findings:
-        notes += _seen(frame, scores)
+        notes += _seen(measures, blame)
+    recovered = sum(f.gain_us for f in findings)
     return Judgement(
         findings=findings,
         waiters=waiters,
-        wait_share=float(waited_share[waiters].mean()) if waiters.size else 0.0,
-        step_us=step_us,
-        ideal_step_us=step_us - recovered,
-        comparable=bool(scores.comparable.any()),
+        wait_share=float(waited[waiters].mean()) if waiters.size else 0.0,
+        step_us=measures.step_us,
+        ideal_step_us=max(measures.step_us - recovered, 0.1 * measures.step_us),
+        comparable=bool(own.comparable.any()) or bool(findings),
         notes=notes,
     )
 
 
-def _notes(frame: Frame, partial: int, blame: Blame) -> list[str]:
-    notes = []
-    if partial:
-        notes.append(f"{partial} collectives lack members in the profile: who was last there may be unseen")
-    total = blame.total_us
-    if total > 0 and blame.before_window_us > 0.2 * total:
-        notes.append(f"{blame.before_window_us / total:.0%} of the waiting goes back to before the window opened")
-    if any(int((frame.cls == c).sum()) < MIN_PEERS for c in np.unique(frame.cls)):
-        notes.append("classes of fewer than three workers cannot be compared")
-    return notes
-
-
-def _score(frame: Frame, steps: Ints, durations: Floats, blame: Blame, settings: LocalizeSettings) -> _Scores:
-    total = max(blame.total_us, 1e-9)
-    kept = blame.kept
-    at = np.searchsorted(blame.steps, steps)
-    at = np.minimum(at, max(blame.steps.size - 1, 0))
-    waited = np.where(blame.steps[at] == steps, blame.waited[:, at], 0.0) if blame.steps.size else np.zeros_like(durations)
-    own_table = durations - waited
-    own = np.median(own_table, axis=1)
-    z, usual, comparable = np.zeros(frame.size), np.zeros(frame.size), np.zeros(frame.size, dtype=np.bool_)
-    for role in np.unique(frame.cls).tolist():
-        rows = np.flatnonzero(frame.cls == role)
-        usual[rows] = float(np.median(np.median(own_table[rows], axis=0)))
-        if rows.size >= MIN_PEERS:
-            z[rows] = persistent_z(own_table[rows], settings.mad_floor_ratio)
-            comparable[rows] = True
-    return _Scores(kept.sum(axis=1) / total, own - usual, z, own, usual, comparable)
-
-
-def _findings(
-    frame: Frame, blame: Blame, scores: _Scores, step_us: float, wait_share: float, settings: LocalizeSettings
-) -> list[Finding]:
-    if wait_share < settings.min_wait_share:
+def _ranked(measures: Measures, found: list[Finding], slow: Ints) -> list[Finding]:
+    """Causes by what they give back, with their shares and confidence; the small ones beside a large one are left out."""
+    if not found:
         return []
-    out = scores.comparable & (scores.z >= settings.outlier_z) & (scores.excess_us >= settings.min_effect * step_us)
-    if not out.any():
-        return []
-    lead_us = float(scores.excess_us[out].max())
-    # Who is never last only since another culprit is later is at fault all the same.
-    culprits = np.flatnonzero(out & ((scores.share >= NEXT_CULPRIT_SHARE) | (scores.excess_us >= EQUAL_EXCESS * lead_us)))
-    explained = float(scores.share[culprits].sum())
-    agreement = _leads_together(blame, culprits)
-    if explained < settings.min_explained or agreement < settings.min_step_agreement:
-        return []
-    weight = explained / float(scores.excess_us[culprits].sum())
-    found = []
-    for rows, hosts in _places(frame, culprits):
-        share = weight * float(scores.excess_us[rows].sum())
-        found.append(_finding(frame, scores, rows, culprits, share, explained, agreement, settings, hosts=hosts))
-    return sorted(found, key=lambda f: (-f.explains, int(f.ranks[0])))
+    found = sorted(found, key=lambda f: (-f.gain_us, f.cls, f.ranks.tolist()[:1]))
+    kept = [f for f in found if f.gain_us >= LESSER_SHARE * found[0].gain_us]
+    own_time = [f for f in found if f.cls in ("worker", "host", "data_imbalance", "software_pause")]
+    rest = max(measures.lost_own_us - sum(f.gain_us for f in own_time), 0.0)
+    total = max(sum(f.gain_us for f in found) + rest, 1e-9)
+    return [replace(f, explains=f.gain_us / total, confidence=_confidence(measures, f, f.gain_us / total, slow)) for f in kept]
 
 
-def _seen(frame: Frame, scores: _Scores) -> list[str]:
-    """What was seen of those who keep most, where it is not enough to accuse anybody."""
-    notes = []
-    for row in np.lexsort((np.arange(frame.size), -scores.share)).tolist()[:MAX_SEEN]:
-        if scores.share[row] < SEEN_SHARE or scores.excess_us[row] <= 0:
-            break
-        peers = np.flatnonzero((frame.cls == frame.cls[row]) & (np.arange(frame.size) != row))
-        grown = grown_functions(frame, int(row), peers, FUNCTION_SHARE * float(scores.excess_us[row]), most=1)
-        where = f", most in {grown[0].label}" if grown else ""
-        notes.append(
-            f"not enough to accuse: rank {int(frame.ranks[row])} causes {scores.share[row]:.0%} of the waiting, own time "
-            f"{_ms(scores.own_us[row])} ms against {_ms(scores.usual_us[row])} ms{where}"
-        )
-    return notes
-
-
-def _leads_together(blame: Blame, culprits: Ints) -> float:
-    """Share of the steps in which the one who keeps most blame is among the culprits."""
-    if not blame.kept.shape[1]:
-        return 0.0
-    return float(np.isin(blame.kept.argmax(axis=0), culprits).mean())
-
-
-def _places(frame: Frame, culprits: Ints) -> list[tuple[Ints, list[str]]]:
-    """The culprits as places: hosts of which most workers are culprits together, the others one by one (many: as one).
-
-    With one host only, or one worker a host, a host cannot be told from its worker.
-    """
-    members: dict[str, list[int]] = {}
-    for row, host in enumerate(frame.hosts):
-        members.setdefault(host, []).append(row)
-    guilty = set(culprits.tolist())
-    hosts = sorted(
-        host
-        for host, rows in members.items()
-        if len(members) > 1 and len(rows) > 1 and sum(row in guilty for row in rows) > len(rows) / 2
-    )
-    on_hosts = np.array(sorted(row for host in hosts for row in members[host] if row in guilty), dtype=np.int64)
-    alone = np.setdiff1d(culprits, on_hosts)
-    places = [(on_hosts, hosts)] if hosts else []
-    parts = [alone] if alone.size > MAX_CULPRITS else list(alone[:, None])
-    return [*places, *((rows, []) for rows in parts if rows.size)]
-
-
-def _finding(
-    frame: Frame,
-    scores: _Scores,
-    rows: Ints,
-    culprits: Ints,
-    share: float,
-    explained: float,
-    agreement: float,
-    settings: LocalizeSettings,
-    *,
-    hosts: list[str],
-) -> Finding:
-    lead = int(rows[np.argmax(scores.excess_us[rows])])
-    peers = np.flatnonzero((frame.cls == frame.cls[lead]) & ~np.isin(np.arange(frame.size), culprits))
-    excess = float(scores.excess_us[lead])
-    grown = grown_functions(frame, lead, peers, FUNCTION_SHARE * excess)
-    subject = f"rank {int(frame.ranks[lead])}"
-    compared = f"ranks {name_rows(frame, peers)}"
-    evidence = [
-        Evidence(
-            kind="step", metric="own time per step (step less waiting)", subject=subject, value=_ms(scores.own_us[lead]),
-            unit="ms", expected=_ms(scores.usual_us[lead]), score=round(float(scores.z[lead]), 2), rule="persistent robust z",
-            compared_with=compared,
-        ),
-        Evidence(
-            kind="wait", metric="share of all waiting that it causes", subject=subject, value=round(float(scores.share[lead]), 4),
-            unit="1", expected=round(1.0 / frame.size, 4), score=round(float(scores.share[lead]) * frame.size, 2), rule=RULE,
-            compared_with=compared,
-        ),
-    ]  # fmt: skip
-    evidence += function_evidence(frame, lead, peers, grown, RULE)
-    return Finding(
-        cls="host" if hosts else "worker",
-        ranks=frame.ranks[rows],
-        explains=min(share, 1.0),
-        confidence=_confidence(frame, scores, lead, explained, agreement, settings),
-        functions=[g.label for g in grown],
-        evidence=evidence,
-        hosts=hosts or sorted({frame.hosts[row] for row in rows.tolist()}),
-    )
-
-
-def _confidence(
-    frame: Frame, scores: _Scores, lead: int, explained: float, agreement: float, settings: LocalizeSettings
-) -> float:
+def _confidence(measures: Measures, finding: Finding, explains: float, slow: Ints) -> float:
     """From the share explained, the steps that agree, how far out the culprit is, the source of the roles, and coverage."""
-    distance = min(1.0, float(scores.z[lead]) / (2.0 * settings.outlier_z))
+    frame, settings = measures.frame, measures.settings
+    rows = np.flatnonzero(np.isin(frame.ranks, finding.ranks))
+    share = measures.share(finding.gain_us)
+    size = min(1.0, share / (2.0 * settings.min_effect))
+    if finding.cls in ("worker", "host"):
+        agree = agreement(measures, np.union1d(rows, slow))
+        z = float(measures.own.z[rows].max()) if rows.size else 0.0
+        distance = min(1.0, z / (2.0 * settings.outlier_z))
+    else:
+        agree, distance = 1.0, size
     role = 1.0 if frame.request.topology_source not in {"none", "unknown"} else 0.8
-    steps = min(1.0, np.unique(frame.step).size / 3.0)
-    raw = 0.4 * min(1.0, explained) + 0.3 * agreement + 0.2 * distance + 0.1 * role
+    steps = min(1.0, measures.own.steps.size / 3.0)
+    raw = 0.35 * min(1.0, explains / 0.8) + 0.25 * agree + 0.2 * distance + 0.1 * role + 0.1 * size
     return round(float(min(1.0, raw) * frame.coverage * (0.7 + 0.3 * steps)), 3)
 
 
-def _recovered(blame: Blame, accused: Ints) -> float:
-    """Time of a step that mending the accused would give back, µs: the others' mean wait, as far as it is theirs."""
-    n = blame.kept.shape[0]
-    if accused.size == 0 or n <= accused.size or not blame.kept.shape[1]:
-        return 0.0
-    return float((blame.kept[accused].sum(axis=0) / (n - accused.size)).mean())
+def _partial(partial: int) -> list[str]:
+    return [f"{partial} collectives lack members in the profile: who was last there may be unseen"] if partial else []
 
 
-def _ms(value_us: float) -> float:
-    return round(float(value_us) / 1e3, 3)
+def _before(blame: Blame) -> list[str]:
+    total = blame.total_us
+    if total > 0 and blame.before_window_us > 0.2 * total:
+        return [f"{blame.before_window_us / total:.0%} of the waiting goes back to before the window opened"]
+    return []
+
+
+def _small_roles(frame: Frame) -> list[str]:
+    if any(int((frame.cls == c).sum()) < MIN_PEERS for c in np.unique(frame.cls)):
+        return ["classes of fewer than three workers cannot be compared"]
+    return []
+
+
+def _seen(measures: Measures, blame: Blame) -> list[str]:
+    """What was seen of those who cause most waiting, where it is not enough to accuse anybody."""
+    frame, own = measures.frame, measures.own
+    share = blame.kept.sum(axis=1) / max(blame.total_us, 1e-9)
+    notes = []
+    for row in np.lexsort((np.arange(frame.size), -share)).tolist()[:MAX_SEEN]:
+        if share[row] < SEEN_SHARE or own.excess_us[row] <= 0:
+            continue
+        peers = measures.peers(row, np.array([row]))
+        grown = grown_functions(frame, row, peers, FUNCTION_SHARE * float(own.excess_us[row]), most=1)
+        where = f", most in {grown[0].label}" if grown else ""
+        notes.append(
+            f"not enough to accuse: rank {int(frame.ranks[row])} causes {share[row]:.0%} of the waiting, own time "
+            f"{ms(float(np.median(own.own_us[row])))} ms against {ms(float(np.median(own.usual_us[row])))} ms{where}"
+        )
+    return notes

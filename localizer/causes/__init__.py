@@ -1,0 +1,1 @@
+"""Causes, one module a kind: each looks at a frame's measures and returns findings with what mending them would give back."""

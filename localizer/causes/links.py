@@ -1,0 +1,258 @@
+"""Slow transfers: nobody is late, and yet communicators take long. Which link, NIC or part of the fabric they have in common.
+
+Tomography: a place is at fault if all that goes through it is slow and little that is slow goes elsewhere. The smallest such
+place is named: a rank (its NIC, its NVLink), a pair of hosts, a host; many hosts are the fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.causes.readings import OddReading, odd_link_readings
+from eroica.localizer.frame import Floats, Ints
+from eroica.localizer.judgement import Finding, name_rows
+from eroica.localizer.robust import MAD_TO_SIGMA
+from eroica.localizer.transfers import Bools
+from eroica.schemas.verdicts import CauseClass, Evidence
+
+RULE = "eroica/transfers"
+SLOW_RATIO = 1.2
+"""A communicator is slow if its median transfer takes so many times as long as usual …"""
+SLOW_SPREADS = 6.0
+"""… and lies so many spreads of all ratios above them."""
+THROUGH = 0.75
+"""Of what goes through a place at fault, at least this share is slow …"""
+COVERED = 0.75
+"""… and it covers this share of the time lost."""
+SINGLE_HOSTS = 2
+"""Transfers over more hosts than these are the fabric's, where no smaller place fits."""
+WAIT_SHARE = 0.10
+"""A link is accused by its counters alone only if communication takes at least this share of the step."""
+STEADY = 0.5
+"""In a slow ring the link at fault is evenly slow, the others come in bursts: its sigma is below this share of theirs ([P])."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What may be at fault: rows, hosts or links."""
+
+    cls: CauseClass
+    rows: Ints
+    hosts: list[str]
+    links: list[str]
+    covered: float
+
+
+def find_links(measures: Measures) -> list[Finding]:
+    """The places that slow transfers have in common, by medium; where no transfers can be compared, odd counters of links."""
+    if measures.frame.executions.size == 0:
+        return []
+    odd = odd_link_readings(measures.frame)
+    found = []
+    for medium in ("nic", "nvlink"):
+        if (finding := _medium(measures, medium, [o for o in odd if o.medium == medium])) is not None:
+            found.append(finding)
+    return found or _by_readings(measures, odd)
+
+
+def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding | None:
+    t = measures.transfers
+    across = np.array([len(hosts) > 1 for hosts in t.hosts], dtype=np.bool_)
+    mine = t.known & (across if medium == "nic" else ~across)
+    slow = mine & _slow(t.ratio, mine)
+    loss = float(t.lost_us[slow].max(initial=0.0))
+    if loss < measures.settings.min_effect * measures.step_us:
+        return None
+    # Slow communicators that cost nothing are evidence all the same, but they do not decide.
+    weight = np.where(slow, np.maximum(t.lost_us, 1e-3 * loss), 0.0)
+    place = _common(measures, mine, slow, weight, odd)
+    worst = int(np.argmax(np.where(slow, t.lost_us, -1.0)))
+    evidence = [
+        Evidence(
+            kind="transfer", metric="transfer without waiting", subject=_communicator(measures, worst),
+            value=ms(float(t.moved_us[worst])), unit="ms", expected=ms(float(t.usual_us[worst])),
+            score=round(float(t.ratio[worst]), 3), rule=RULE,
+            compared_with=_compared(measures, int(mine.sum()) - int(slow.sum())),
+        ),
+        Evidence(
+            kind="transfer", metric="slow communicators", subject=f"{medium} traffic", value=float(slow.sum()), unit="count",
+            expected=0.0, score=round(place.covered, 3), rule=RULE, compared_with=f"{int(mine.sum())} that could be compared",
+        ),
+        *_reading_evidence(measures, odd, place.rows),
+    ]  # fmt: skip
+    return Finding(
+        cls=place.cls, ranks=measures.frame.ranks[place.rows], explains=0.0, confidence=0.0, evidence=evidence,
+        hosts=place.hosts, links=place.links, gain_us=loss,
+    )  # fmt: skip
+
+
+def _slow(ratio: Floats, mine: Bools) -> Bools:
+    """Which communicators are slow: against their families, and beyond what chance does to the medium's others."""
+    logs = np.log(np.maximum(ratio, 1e-6))
+    if not mine.any():
+        return mine
+    lower = logs[mine][logs[mine] <= np.median(logs[mine])]
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(lower - np.median(lower))))
+    return np.asarray(logs >= max(np.log(SLOW_RATIO), SLOW_SPREADS * spread))
+
+
+def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: list[OddReading]) -> _Place:
+    frame, t = measures.frame, measures.transfers
+    total = float(weight.sum())
+    through, bad, covered = np.zeros(frame.size), np.zeros(frame.size), np.zeros(frame.size)
+    for c in np.flatnonzero(mine).tolist():
+        through[t.members[c]] += 1
+        if slow[c]:
+            bad[t.members[c]] += 1
+            covered[t.members[c]] += weight[c] / total
+    rows = np.flatnonzero((through > 0) & (bad >= THROUGH * through) & (covered >= COVERED))
+    if rows.size:
+        rows = rows[covered[rows] >= covered[rows].max() - 1e-9]
+        return _narrowed(measures, rows, odd, float(covered[rows].max()))
+    slow_at = np.flatnonzero(slow).tolist()
+    pairs = _pairs(t.hosts, np.flatnonzero(mine & ~slow).tolist(), slow_at, weight)
+    if pairs and pairs[0][1] >= COVERED * total:
+        one, other = pairs[0][0]
+        return _Place("link", np.empty(0, np.int64), [one, other], [f"{one}|{other}"], pairs[0][1] / total)
+    hosts = _hosts(t.hosts, np.flatnonzero(mine).tolist(), set(slow_at), weight)
+    single = next((h for h, share in hosts if share >= COVERED * total), None)
+    if single is not None:
+        return _Place("link", _rows_on(frame.hosts, [single]), [single], [], dict(hosts)[single] / total)
+    return _Place("fabric", np.empty(0, np.int64), [], [], sum(share for _, share in hosts[:1]) / total if hosts else 0.0)
+
+
+def _narrowed(measures: Measures, rows: Ints, odd: list[OddReading], covered: float) -> _Place:
+    """Ranks that share all slow communicators, told apart by their counters or by how evenly their link is slow."""
+    frame = measures.frame
+    by_counter = np.unique(np.concatenate([o.rows for o in odd])) if odd else rows[:0]
+    ends = sorted({frame.hosts[row] for row in by_counter.tolist()})
+    if len(ends) == 2 and len({frame.hosts[row] for row in rows.tolist()}) > 2 and by_counter.size > len(ends):
+        return _Place("link", rows[:0], ends, ["|".join(ends)], covered)
+    named = np.intersect1d(rows, by_counter)
+    if named.size == 0:
+        named = _steady(measures, rows)
+    rows = named if named.size else rows
+    hosts = sorted({frame.hosts[row] for row in rows.tolist()})
+    if len(hosts) > SINGLE_HOSTS:
+        return _Place("fabric", rows[:0], [], [], covered)
+    return _Place("link", rows, hosts, [f"rank {int(r)}" for r in frame.ranks[rows].tolist()] if rows.size == 1 else [], covered)
+
+
+def _steady(measures: Measures, rows: Ints) -> Ints:
+    """Rows whose collectives are evenly slow while those of the others in *rows* come in bursts."""
+    frame = measures.frame
+    collective = np.array(
+        [f.category == "collective" and f.resource in ("nic", "nvlink") for f in frame.functions], dtype=np.bool_
+    )
+    if not collective.any() or rows.size < 3:
+        return rows[:0]
+    use = collective[frame.pattern_function]
+    weight, sigma = np.zeros(frame.size), np.zeros(frame.size)
+    np.add.at(weight, frame.pattern_row[use], frame.pattern["total_us"][use])
+    np.add.at(sigma, frame.pattern_row[use], frame.pattern["total_us"][use] * frame.pattern["sigma"][use])
+    mine = sigma[rows] / np.maximum(weight[rows], 1e-9)
+    even = mine < STEADY * float(np.median(mine))
+    return rows[even] if 0 < int(even.sum()) <= max(1, rows.size // 4) else rows[:0]
+
+
+def _pairs(hosts: list[frozenset[str]], fine: list[int], slow: list[int], weight: Floats) -> list[tuple[tuple[str, str], float]]:
+    """Pairs of hosts that a slow communicator joins, by time lost; those that carry much that is fine are left out."""
+    lost: dict[tuple[str, str], float] = {}
+    number: dict[tuple[str, str], int] = {}
+    for c in slow:
+        for pair in _two(hosts[c]):
+            lost[pair] = lost.get(pair, 0.0) + float(weight[c])
+            number[pair] = number.get(pair, 0) + 1
+    good: dict[tuple[str, str], int] = {}
+    for c in fine:
+        for pair in _two(hosts[c]):
+            if pair in lost:
+                good[pair] = good.get(pair, 0) + 1
+    kept = [(p, v) for p, v in lost.items() if number[p] >= THROUGH * (number[p] + good.get(p, 0))]
+    return sorted(kept, key=lambda item: (-item[1], item[0]))
+
+
+MAX_PAIRED_HOSTS = 32
+"""Pairs of hosts are looked for in communicators of so many hosts at most: larger ones tell nothing of a pair."""
+
+
+def _two(hosts: frozenset[str]) -> Iterable[tuple[str, str]]:
+    if len(hosts) > MAX_PAIRED_HOSTS:
+        return
+    ordered = sorted(hosts)
+    for i, one in enumerate(ordered):
+        for other in ordered[i + 1 :]:
+            yield one, other
+
+
+def _hosts(hosts: list[frozenset[str]], mine: list[int], slow: set[int], weight: Floats) -> list[tuple[str, float]]:
+    """Hosts of which nearly all traffic is slow, by time lost."""
+    through: dict[str, int] = {}
+    bad: dict[str, int] = {}
+    lost: dict[str, float] = {}
+    for c in mine:
+        for host in hosts[c]:
+            through[host] = through.get(host, 0) + 1
+            if c in slow:
+                bad[host] = bad.get(host, 0) + 1
+                lost[host] = lost.get(host, 0.0) + float(weight[c])
+    kept = [(h, v) for h, v in lost.items() if bad[h] >= THROUGH * through[h]]
+    return sorted(kept, key=lambda item: (-item[1], item[0]))
+
+
+def _by_readings(measures: Measures, odd: list[OddReading]) -> list[Finding]:
+    """Where every communicator is alone of its kind: much communication, nobody late, and a link whose counters are bad."""
+    own, frame = measures.own, measures.frame
+    waiting = float(np.median(own.wait_us)) if own.wait_us.size else 0.0
+    comparable = bool(measures.transfers.known.any())
+    if not odd or comparable or measures.share(waiting) < WAIT_SHARE:
+        return []
+    rows = np.unique(np.concatenate([o.rows for o in odd]))
+    ends = sorted({frame.hosts[row] for row in rows.tolist()})
+    pair = len(ends) == 2 and rows.size > 2
+    evidence = [
+        Evidence(
+            kind="wait", metric="exposed communication per step, nobody late", subject="all ranks", value=ms(waiting), unit="ms",
+            expected=0.0, score=round(measures.share(waiting), 3), rule=RULE, compared_with="the step",
+        ),
+        *_reading_evidence(measures, odd, rows),
+    ]  # fmt: skip
+    return [
+        Finding(
+            cls="link", ranks=frame.ranks[:0] if pair else frame.ranks[rows], explains=0.0, confidence=0.0, evidence=evidence,
+            hosts=ends[:8], links=["|".join(ends)] if pair else [f"rank {int(r)}" for r in frame.ranks[rows].tolist()][:8],
+            gain_us=0.5 * waiting,
+        )
+    ]  # fmt: skip
+
+
+def _reading_evidence(measures: Measures, odd: list[OddReading], rows: Ints) -> list[Evidence]:
+    frame = measures.frame
+    return [
+        Evidence(
+            kind="metric", metric=o.name.partition("[")[0], subject=f"ranks {name_rows(frame, o.rows)}", value=round(o.value, 4),
+            unit=o.name.partition("[")[2].rstrip("]"), expected=round(o.usual, 4),
+            score=round(o.value / o.usual, 3) if o.usual else round(o.value, 3), rule=RULE, compared_with="all other workers",
+        )
+        for o in odd
+        if rows.size == 0 or np.isin(o.rows, rows).any()
+    ][:5]  # fmt: skip
+
+
+def _rows_on(hosts: list[str], names: list[str]) -> Ints:
+    return np.array([row for row, host in enumerate(hosts) if host in names], dtype=np.int64)
+
+
+def _communicator(measures: Measures, number: int) -> str:
+    c = measures.frame.communicators[number]
+    return f"{c.kind or 'communicator'} {c.name} (ranks {name_rows(measures.frame, measures.transfers.members[number])})"[:300]
+
+
+def _compared(measures: Measures, others: int) -> str:
+    if measures.past is not None and measures.past.transfers:
+        return f"the same transfers in the healthy profile {measures.past.request}"
+    return f"{others} communicators of the medium, those that do the same first"

@@ -1,0 +1,70 @@
+"""What all causes look at: measured once a frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from eroica.localizer.frame import Frame, Ints
+from eroica.localizer.own import OwnTime, measure_own
+from eroica.localizer.past import Past
+from eroica.localizer.stepmodel import StepModel, step_model
+from eroica.localizer.transfers import Transfers, measure_transfers
+from eroica.schemas.settings import LocalizeSettings
+
+
+@dataclass(frozen=True)
+class Measures:
+    """A frame with its own times, step model and transfers."""
+
+    frame: Frame
+    settings: LocalizeSettings
+    past: Past | None
+
+    @cached_property
+    def own(self) -> OwnTime:
+        """Own times by step."""
+        return measure_own(self.frame, self.settings.outlier_z)
+
+    @cached_property
+    def model(self) -> StepModel:
+        """How own times make a step."""
+        return step_model(self.frame)
+
+    @cached_property
+    def transfers(self) -> Transfers:
+        """Transfers by communicator."""
+        return measure_transfers(self.frame, self.past.transfers if self.past else None)
+
+    @cached_property
+    def step_us(self) -> float:
+        """Mean length of a step."""
+        return float(self.own.step_us.mean()) if self.own.step_us.size else 0.0
+
+    @cached_property
+    def lost_own_us(self) -> float:
+        """Time of a step that is lost to ranks that are slower than usual in their role, whoever it is."""
+        return self.model.gain_us(self.own.own_us, np.minimum(self.own.own_us, self.own.usual_us))
+
+    def share(self, time_us: float) -> float:
+        """*time_us* as share of a step."""
+        return time_us / self.step_us if self.step_us > 0 else 0.0
+
+    def rows_of_hosts(self) -> dict[str, list[int]]:
+        """Host → its rows."""
+        out: dict[str, list[int]] = {}
+        for row, host in enumerate(self.frame.hosts):
+            out.setdefault(host, []).append(row)
+        return out
+
+    def peers(self, row: int, without: Ints) -> Ints:
+        """Rows of the same role as *row*, less *without*."""
+        rows = np.flatnonzero(self.frame.cls == self.frame.cls[row])
+        return np.setdiff1d(rows, without)
+
+
+def ms(value_us: float) -> float:
+    """µs → ms, as verdicts print it."""
+    return round(float(value_us) / 1e3, 3)

@@ -1,0 +1,68 @@
+"""Counters of hosts and devices that differ from those of the peers: what tells the end of a link that is at fault."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.robust import MAD_TO_SIGMA
+
+ODD_SPREADS = 8.0
+"""A reading is odd so many spreads from the median …"""
+ODD_SHARE = 0.25
+"""… and by this share of it (of the largest, where the usual is nothing)."""
+MAX_ODD_SHARE = 0.25
+"""What a quarter of all workers shows is not odd."""
+LINK_READINGS: tuple[tuple[str, str, str], ...] = (
+    (r"nvlink.*(active|links|up|width)", "nvlink", "low"),
+    (r"nvlink.*(err|crc|replay|recover|retrans)", "nvlink", "high"),
+    (r"(nic|ib|rdma|roce|link).*(link|rate|speed|width|up|active|state)", "nic", "low"),
+    (r"(nic|ib|rdma|roce|net).*(retrans|err|discard|drop|crc|symbol|downed|recover|pause|pfc|cnp|ecn|out_of)", "nic", "high"),
+)
+"""Names of readings (regular expressions), what they tell of, and in which direction they are bad."""
+
+
+@dataclass(frozen=True, slots=True)
+class OddReading:
+    """A counter that is bad on some rows."""
+
+    name: str
+    medium: str
+    rows: Ints
+    value: float
+    usual: float
+
+
+def odd_link_readings(frame: Frame) -> list[OddReading]:
+    """Readings about links in which a few workers are worse than the rest, by name."""
+    table: dict[str, list[tuple[int, float]]] = {}
+    for row, name, mean in frame.metrics:
+        table.setdefault(name, []).append((row, mean))
+    found = []
+    for name, entries in sorted(table.items()):
+        told = _about(name)
+        if told is None or len(entries) < 3:
+            continue
+        rows = np.array([row for row, _ in entries], dtype=np.int64)
+        values = np.array([value for _, value in entries])
+        medium, bad = told
+        out = _odd(values if bad == "high" else -values)
+        if 0 < out.size <= max(1, int(MAX_ODD_SHARE * rows.size)):
+            usual = float(np.median(values))
+            found.append(OddReading(name, medium, np.unique(rows[out]), float(np.median(values[out])), usual))
+    return found
+
+
+def _about(name: str) -> tuple[str, str] | None:
+    plain = name.rpartition(":")[2].partition("[")[0].lower()
+    return next(((medium, bad) for pattern, medium, bad in LINK_READINGS if re.search(pattern, plain)), None)
+
+
+def _odd(values: Floats) -> Ints:
+    middle = float(np.median(values))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
+    scale = abs(middle) if middle else float(np.abs(values).max(initial=0.0))
+    return np.flatnonzero((values - middle > ODD_SPREADS * spread) & (values - middle > ODD_SHARE * scale) & (values > middle))

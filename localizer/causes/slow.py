@@ -1,0 +1,108 @@
+"""Workers and hosts that have more own time than their role, step after step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.causes.places import places
+from eroica.localizer.frame import Ints
+from eroica.localizer.judgement import Finding, name_rows
+from eroica.localizer.profile import function_evidence, grown_functions
+from eroica.schemas.verdicts import Evidence
+
+RULE = "eroica/own-time"
+EQUAL_EXCESS = 0.25
+"""A further culprit is at least this share as slow as the slowest, or gives back enough by itself."""
+FUNCTION_SHARE = 0.10
+"""A function is named if it makes up at least this share of the excess."""
+RELEASED = 0.25
+"""Who is slow and holds the others up waits less than they do, by at least this share of the excess."""
+
+
+def slow_rows(measures: Measures) -> Ints:
+    """Rows whose own time stands out in most steps, whose peers wait for them, and whose mending would give time back."""
+    own, settings = measures.own, measures.settings
+    least = settings.min_effect * measures.step_us
+    out = np.flatnonzero(own.comparable & (own.z >= own.limit) & (own.excess_us >= least))
+    out = out[_released(measures, out)]
+    if out.size == 0:
+        return out
+    lead = float(own.excess_us[out].max())
+    main = out[own.excess_us[out] >= EQUAL_EXCESS * lead]
+    further = np.setdiff1d(out, main)
+    if further.size and measures.model.gain_us(own.mended(main), own.mended(out)) >= least:
+        main = out
+    gain = measures.model.gain_us(own.own_us, own.mended(main))
+    return main if gain >= 0.5 * least else main[:0]
+
+
+def find_slow(measures: Measures, rows: Ints) -> list[Finding]:
+    """*rows* as causes: hosts, workers. What they give back together is shared out by their excess."""
+    if rows.size == 0:
+        return []
+    own = measures.own
+    gain = measures.model.gain_us(own.own_us, own.mended(rows))
+    total = float(own.excess_us[rows].sum())
+    found = []
+    for mine, hosts in places(rows, measures.rows_of_hosts()):
+        share = gain * float(own.excess_us[mine].sum()) / total
+        found.append(_finding(measures, mine, rows, hosts, share))
+    return found
+
+
+def _released(measures: Measures, rows: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether each of *rows* waits less than the peers that wait most, as the one does whom they wait for."""
+    own, frame = measures.own, measures.frame
+    waits = np.median(own.wait_us, axis=1) if own.wait_us.shape[1] else np.zeros(frame.size)
+    out = np.zeros(rows.size, dtype=np.bool_)
+    for i, row in enumerate(rows.tolist()):
+        peers = frame.cls == frame.cls[row]
+        out[i] = float(np.quantile(waits[peers], 0.75)) - waits[row] >= RELEASED * own.excess_us[row]
+    return out
+
+
+def agreement(measures: Measures, rows: Ints) -> float:
+    """Share of the steps in which the slowest of each role of *rows*, against what is usual, is one of them."""
+    own, frame = measures.own, measures.frame
+    if rows.size == 0 or own.steps.size == 0:
+        return 0.0
+    apart = own.own_us - own.usual_us
+    shares = []
+    for role in np.unique(frame.cls[rows]).tolist():
+        peers = np.flatnonzero(frame.cls == role)
+        shares.append(np.isin(peers[apart[peers].argmax(axis=0)], rows).mean())
+    return float(np.mean(shares))
+
+
+def _finding(measures: Measures, rows: Ints, culprits: Ints, hosts: list[str], gain: float) -> Finding:
+    frame, own = measures.frame, measures.own
+    lead = int(rows[np.argmax(own.excess_us[rows])])
+    peers = measures.peers(lead, culprits)
+    excess = float(own.excess_us[lead])
+    grown = grown_functions(frame, lead, peers, FUNCTION_SHARE * excess)
+    subject, compared = f"rank {int(frame.ranks[lead])}", f"ranks {name_rows(frame, peers)}"
+    waits = np.median(own.wait_us, axis=1)
+    evidence = [
+        Evidence(
+            kind="step", metric="own time per step", subject=subject, value=ms(float(np.median(own.own_us[lead]))), unit="ms",
+            expected=ms(float(np.median(own.usual_us[lead]))), score=round(float(own.z[lead]), 2), rule=RULE,
+            compared_with=compared,
+        ),
+        Evidence(
+            kind="wait", metric="exposed communication per step", subject=subject, value=ms(float(waits[lead])), unit="ms",
+            expected=ms(float(np.median(waits[peers]))) if peers.size else 0.0, score=round(agreement(measures, rows), 3),
+            rule="eroica/steps-agree", compared_with=compared,
+        ),
+    ]  # fmt: skip
+    evidence += function_evidence(frame, lead, peers, grown, RULE)
+    return Finding(
+        cls="host" if hosts else "worker",
+        ranks=frame.ranks[rows],
+        explains=0.0,
+        confidence=0.0,
+        functions=[g.label for g in grown],
+        evidence=evidence,
+        hosts=hosts or sorted({frame.hosts[row] for row in rows.tolist()}),
+        gain_us=gain,
+    )

@@ -1,0 +1,136 @@
+"""Time that is lost on other ranks in other steps: pauses of the software, or unequal data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.frame import Floats, Ints
+from eroica.localizer.judgement import Finding, name_rows
+from eroica.schemas.verdicts import CauseClass, Evidence
+
+RULE = "eroica/spread"
+CELL_SPREADS = 4.0
+"""A worker is late in a step if its own time lies so many spreads above the usual."""
+PAUSE_SHARE = 0.4
+"""A pause explains a worker's lateness if its longest is at least this share of it."""
+EXPLAINED = 0.5
+"""One kind of pause is the cause if it explains this share of the time lost."""
+COMPUTE = ("forward", "backward")
+LOADER_SHARE = 0.10
+"""Loading on all ranks is worth a word from this share of the step on."""
+
+
+def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
+    """What is lost in single steps to ranks other than *slow*."""
+    own, frame, model = measures.own, measures.frame, measures.model
+    if own.steps.size == 0 or frame.size < 2:
+        return []
+    mended = own.mended(slow)
+    apart = mended - own.usual_us
+    noise = np.maximum(own.spread_us, 0.01 * np.median(own.usual_us, axis=1))[:, None]
+    late = (apart > CELL_SPREADS * noise) & own.comparable[:, None]
+    loss = model.gain_us(mended, np.where(late, own.usual_us, mended))
+    if loss < measures.settings.min_effect * measures.step_us:
+        return []
+    weight = np.where(late, apart, 0.0)
+    # Only the latest of a step hold it up; the others' lateness is hidden behind theirs.
+    weight = np.where(weight >= 0.5 * weight.max(axis=0, initial=0.0), weight, 0.0)
+    rows = np.flatnonzero(weight.sum(axis=1) > 0)
+    what, share, who = _pause(measures, weight)
+    if share >= EXPLAINED:
+        return [_finding(measures, "software_pause", who, loss, what, share)]
+    phases = _phases(measures, weight)
+    total = max(sum(phases.values()), 1e-9)
+    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total:
+        return [_finding(measures, "data_imbalance", rows, loss, "compute time", share)] if _changing(measures, weight) else []
+    if phases.get("data", 0.0) >= EXPLAINED * total:
+        return [_finding(measures, "software_pause", rows, loss, "loader", phases["data"] / total)]
+    return []
+
+
+def find_common_pauses(measures: Measures) -> list[Finding]:
+    """Pauses that all ranks take alike: nobody is late, and everybody is slow."""
+    frame = measures.frame
+    steps = np.maximum(np.bincount(frame.step_row, minlength=frame.size), 1)
+    total: dict[str, Floats] = {}
+    for row, what, _, total_us, _ in frame.pauses:
+        total.setdefault(what, np.zeros(frame.size))[row] += total_us
+    found = []
+    for what, column in sorted(total.items()):
+        each = float(np.median(column / steps)) if frame.size else 0.0
+        least = LOADER_SHARE if what == "loader" else measures.settings.min_effect
+        if measures.share(each) >= least:
+            rows = np.flatnonzero(column > 0)
+            found.append(_finding(measures, "software_pause", rows, each, what, measures.share(each)))
+    return found
+
+
+def _pause(measures: Measures, weight: Floats) -> tuple[str, float, Ints]:
+    """The kind of pause that explains most of the lateness, the share that it explains, and on which rows."""
+    lost = weight.max(axis=1, initial=0.0)
+    explained: dict[str, set[int]] = {}
+    for row, what, _, _, longest in measures.frame.pauses:
+        if lost[row] > 0 and longest >= PAUSE_SHARE * lost[row]:
+            explained.setdefault(what, set()).add(row)
+    by_row = weight.sum(axis=1)
+    whole = max(float(by_row.sum()), 1e-9)
+    best = max(sorted(explained), key=lambda w: float(by_row[sorted(explained[w])].sum()), default="")
+    rows = np.array(sorted(explained.get(best, ())), dtype=np.int64)
+    return best, float(by_row[rows].sum()) / whole, rows
+
+
+def _phases(measures: Measures, weight: Floats) -> dict[str, float]:
+    """In which phases the late workers lose their time, µs above the median of their role and step."""
+    frame, steps = measures.frame, measures.own.steps
+    out: dict[str, float] = {}
+    late_rows, late_steps = np.nonzero(weight)
+    for phase, column in sorted(frame.phases_us.items()):
+        if phase == "comm_wait":
+            continue
+        table = np.zeros((frame.size, steps.size))
+        inside = np.isin(frame.step, steps)
+        table[frame.step_row[inside], np.searchsorted(steps, frame.step[inside])] = column[inside]
+        usual = np.zeros_like(table)
+        for role in np.unique(frame.cls).tolist():
+            rows = np.flatnonzero(frame.cls == role)
+            usual[rows] = np.median(table[rows], axis=0)
+        out[phase] = float(np.maximum(table - usual, 0.0)[late_rows, late_steps].sum())
+    return out
+
+
+def _changing(measures: Measures, weight: Floats) -> bool:
+    """Whether the load of the replicas changes from step to step: who is heaviest is not always the same."""
+    replica = measures.model.replica
+    by_replica = np.zeros((int(replica.max(initial=0)) + 1, weight.shape[1]))
+    np.maximum.at(by_replica, replica, weight)
+    if by_replica.shape[1] < 2:
+        return False
+    heaviest = by_replica.argmax(axis=0)
+    return np.unique(heaviest).size > 1
+
+
+def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what: str, share: float) -> Finding:
+    frame = measures.frame
+    evidence = [
+        Evidence(
+            kind="pause" if cls == "software_pause" else "step",
+            metric=f"time of a step lost to {what}",
+            subject=f"ranks {name_rows(frame, rows)}",
+            value=ms(loss),
+            unit="ms",
+            expected=0.0,
+            score=round(share, 3),
+            rule=RULE,
+            compared_with="the ranks of the same role in the same step",
+        )
+    ]
+    return Finding(
+        cls=cls,
+        ranks=frame.ranks[rows] if cls == "software_pause" else frame.ranks[:0],
+        explains=0.0,
+        confidence=0.0,
+        functions=[what] if cls == "software_pause" else [],
+        evidence=evidence,
+        gain_us=loss,
+    )

@@ -1,0 +1,66 @@
+"""Pipeline stages that have more work than the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.frame import Floats
+from eroica.localizer.judgement import Finding, name_rows
+from eroica.schemas.verdicts import Evidence
+
+RULE = "eroica/stages"
+USUAL_LOSS = 0.08
+"""Embedding and loss layers make the ends a little heavier in most jobs; without a past that says so, less is no finding."""
+
+
+def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
+    """The stage that is heavier than the mean of all, if balancing would give back enough; and notes."""
+    own, model, frame = measures.own, measures.model, measures.frame
+    if model.stages < 2 or own.steps.size == 0:
+        return [], []
+    level = np.array([float(np.median(own.usual_us[model.stage == s])) for s in range(model.stages)])
+    heavy = int(level.argmax())
+    loss = _loss(measures, level)
+    least = USUAL_LOSS
+    before = 0.0
+    if measures.past is not None and (then := _past_level(measures)) is not None:
+        before, least = _loss(measures, then), measures.settings.min_effect
+        if loss - before < least * measures.step_us and measures.share(loss) >= USUAL_LOSS:
+            return [], [f"stage {heavy} is heavier than the others, as it was in the healthy profile"]
+    if loss - before < least * measures.step_us:
+        return [], []
+    rows = np.flatnonzero(model.stage == heavy)
+    others = np.flatnonzero(model.stage != heavy)
+    evidence = Evidence(
+        kind="step", metric="own time per step", subject=f"stage {heavy}", value=ms(level[heavy]), unit="ms",
+        expected=ms(float(np.delete(level, heavy).mean())), score=round(float(level[heavy] / max(level.mean(), 1e-9)), 3),
+        rule=RULE, compared_with=f"the other stages, ranks {name_rows(frame, others)}",
+    )  # fmt: skip
+    finding = Finding(
+        cls="pipeline_stage", ranks=frame.ranks[rows], explains=0.0, confidence=0.0, evidence=[evidence], stages=[heavy],
+        gain_us=loss - before,
+    )  # fmt: skip
+    return [finding], []
+
+
+def _loss(measures: Measures, level: Floats) -> float:
+    """Time of a step that equal stages would give back, for own times *level* by stage, µs."""
+    stage = measures.model.stage
+    each = level[stage][:, None]
+    return measures.model.gain_us(each, np.full_like(each, float(level.mean())))
+
+
+def _past_level(measures: Measures) -> Floats | None:
+    """Own time by stage in the healthy past; ``None`` if a stage is not told."""
+    past, frame, model = measures.past, measures.frame, measures.model
+    if past is None:
+        return None
+    out = np.zeros(model.stages)
+    for s in range(model.stages):
+        names = {frame.classes[c] for c in np.unique(frame.cls[model.stage == s]).tolist()}
+        told = [past.own_us[name] for name in sorted(names) if name in past.own_us]
+        if not told:
+            return None
+        out[s] = float(np.median(told))
+    return out

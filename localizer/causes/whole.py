@@ -1,0 +1,74 @@
+"""The whole job against its own healthy past: slower on all ranks alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.frame import Floats
+from eroica.localizer.judgement import Finding
+from eroica.localizer.past import function_key
+from eroica.localizer.profile import WAITING_CATEGORY, exclusive_table
+from eroica.schemas.verdicts import Evidence
+
+RULE = "eroica/past"
+FUNCTION_SHARE = 0.10
+MAX_FUNCTIONS = 5
+
+
+def find_whole(measures: Measures) -> list[Finding]:
+    """Own time that grew in every role since the healthy profile, and the functions that grew."""
+    past, own, frame = measures.past, measures.own, measures.frame
+    if past is None or own.steps.size == 0:
+        return []
+    usual = np.median(own.usual_us, axis=1)
+    then = np.array([past.own_us.get(frame.classes[c], np.nan) for c in frame.cls.tolist()])
+    if np.isnan(then).any():
+        return []
+    growth = measures.model.gain_us(usual[:, None], then[:, None])
+    least = measures.settings.min_effect * measures.step_us
+    roles = np.array([float(np.median((usual - then)[frame.cls == c])) for c in np.unique(frame.cls).tolist()])
+    if growth < least or bool((roles < 0.5 * least).any()):
+        return []
+    grown = _grown(measures, growth)
+    evidence = [
+        Evidence(
+            kind="step", metric="usual own time per step", subject="all ranks", value=ms(float(np.median(usual))), unit="ms",
+            expected=ms(float(np.median(then))), score=round(float(np.median(usual / np.maximum(then, 1e-9))), 3), rule=RULE,
+            compared_with=f"the healthy profile {past.request}",
+        ),
+        *(
+            Evidence(
+                kind="function", metric="exclusive time per step", subject=f"all ranks: {name}", value=ms(now), unit="ms",
+                expected=ms(was), score=round(now / was, 3) if was > 0 else ms(now), rule=RULE,
+                compared_with=f"the healthy profile {past.request}",
+            )
+            for name, now, was in grown
+        ),
+    ]  # fmt: skip
+    return [
+        Finding(
+            cls="whole_job", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, functions=[name for name, _, _ in grown],
+            evidence=evidence, gain_us=growth,
+        )
+    ]  # fmt: skip
+
+
+def _grown(measures: Measures, growth: float) -> list[tuple[str, float, float]]:
+    """Functions that make up most of the growth: name, median time per step now and then, most growth first."""
+    frame, past = measures.frame, measures.past
+    if past is None:
+        return []
+    now: dict[str, Floats] = {}
+    table = exclusive_table(frame, np.arange(frame.size))
+    for i, function in enumerate(frame.functions):
+        if function.category != WAITING_CATEGORY:
+            key = function_key(function)
+            now[key] = now.get(key, np.zeros(frame.size)) + table[:, i]
+    found = []
+    for key, column in now.items():
+        was = float(np.median([past.functions.get(frame.classes[c], {}).get(key, 0.0) for c in frame.cls.tolist()]))
+        value = float(np.median(column))
+        if value - was >= FUNCTION_SHARE * growth:
+            found.append((key.partition(": ")[2], value, was))
+    return sorted(found, key=lambda item: (item[2] - item[1], item[0]))[:MAX_FUNCTIONS]

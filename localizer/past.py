@@ -1,0 +1,120 @@
+"""A job's own healthy past: what is usual for all, where no peer can show it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eroica.localizer.frame import Frame
+from eroica.localizer.own import measure_own
+from eroica.localizer.profile import exclusive_table, function_label
+from eroica.localizer.transfers import kind_keys, meetings, weighted_medians
+from eroica.schemas.groups import FunctionName
+from eroica.schemas.memory import Baseline
+
+MAX_FUNCTIONS, MAX_TRANSFERS = 200, 500
+"""Entries of a baseline: those that take longest."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a healthy profile of the same job showed. Times in µs per step."""
+
+    request: str
+    event_time_us: int
+    own_us: dict[str, float]
+    """Class → usual own time."""
+    step_us: float
+    functions: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Class → function (as :func:`function_key`) → exclusive time per step."""
+    transfers: dict[str, float] = field(default_factory=dict)
+    """What a communicator does (``transfers.kind_keys``) → its usual duration."""
+
+
+def function_key(function: FunctionName) -> str:
+    """A function by category and name, as a person reads it."""
+    return f"{function.category}: {function_label(function)}"[:300]
+
+
+def fingerprint(frame: Frame) -> str:
+    """Digest of what must be equal for two profiles to be comparable: the world, its classes, and what they communicate."""
+    e = frame.executions
+    slots = sorted({(frame.communicators[c].kind, frame.kinds[k], b) for c, k, b in _distinct(e.communicator, e.kind, e.bytes)})
+    text = repr((int(frame.expected.size), sorted(frame.request.classes), slots))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def baselines_of(frame: Frame) -> list[Baseline]:
+    """A healthy frame as messages, one a class."""
+    own = measure_own(frame, 3.5)
+    digest, transfers = fingerprint(frame), _transfers(frame)
+    out = []
+    for number, cls in enumerate(frame.classes):
+        rows = np.flatnonzero(frame.cls == number)
+        if rows.size == 0 or own.steps.size == 0:
+            continue
+        table = np.median(exclusive_table(frame, rows), axis=0)
+        functions: dict[str, float] = {}
+        for i in np.flatnonzero(table > 0).tolist():
+            key = function_key(frame.functions[i])
+            functions[key] = functions.get(key, 0.0) + float(table[i])
+        longest = sorted(functions.items(), key=lambda item: (-item[1], item[0]))[:MAX_FUNCTIONS]
+        out.append(
+            Baseline(
+                job=frame.request.job,
+                cls=cls,
+                request=frame.request.request,
+                fingerprint=digest,
+                event_time_us=frame.event_time_us,
+                step_us=round(float(own.step_us[rows].mean()), 1),
+                own_us=round(float(np.median(own.own_us[rows])), 1),
+                functions={name: round(value, 1) for name, value in longest},
+                transfers=transfers,
+            )
+        )
+    return out
+
+
+def past_of(baselines: Iterable[Baseline], frame: Frame) -> Past | None:
+    """The past that *frame* may be held against: the latest healthy profile before its request, of the same fingerprint.
+
+    :param baselines: of its job, in any order.
+    """
+    digest, now = fingerprint(frame), frame.request.issued_at_us
+    fitting = [b for b in baselines if b.fingerprint == digest and b.event_time_us < now and b.request != frame.request.request]
+    if not fitting:
+        return None
+    latest = max(fitting, key=lambda b: (b.event_time_us, b.request)).request
+    mine = sorted((b for b in fitting if b.request == latest), key=lambda b: b.cls)
+    return Past(
+        request=latest,
+        event_time_us=max(b.event_time_us for b in mine),
+        own_us={b.cls: b.own_us for b in mine},
+        step_us=float(np.mean([b.step_us for b in mine])),
+        functions={b.cls: b.functions for b in mine},
+        transfers=mine[0].transfers,
+    )
+
+
+def _transfers(frame: Frame) -> dict[str, float]:
+    if frame.executions.size == 0:
+        return {}
+    m = meetings(frame)
+    keys = kind_keys(frame, m)
+    names = sorted(set(keys))
+    number = {name: i for i, name in enumerate(names)}
+    whole = np.flatnonzero(m.members > 1)
+    group = np.array([number[k] for k in keys], dtype=np.int64)[whole]
+    found, middle = weighted_medians(group, m.transfer_us[whole], np.ones(whole.size))
+    total = np.bincount(group, m.transfer_us[whole], minlength=len(names))
+    kept = sorted(zip(found.tolist(), middle.tolist(), strict=True), key=lambda item: (-total[item[0]], item[0]))[:MAX_TRANSFERS]
+    return {names[i]: round(value, 1) for i, value in sorted(kept)}
+
+
+def _distinct(*columns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[tuple[int, ...]]:
+    if columns[0].size == 0:
+        return []
+    return [tuple(row) for row in np.unique(np.stack(columns, axis=1), axis=0).tolist()]
