@@ -53,13 +53,6 @@ class Playbook:
         own = list(signature.remedies) if signature is not None else []
         return own or list(self.action(cls, signature).remedies)
 
-    def condition(self, fault: str, text: str) -> Condition | None:
-        """The condition of *fault* that evidence calls *text*."""
-        signature = self.signature(fault)
-        if signature is None:
-            return None
-        return next((c for c in (*signature.all, *signature.any) if c.text == text), None)
-
 
 def _try(signature: Signature, facts: Facts) -> Leaf | None:
     needed = [_held(c, facts, signature.fault) for c in signature.all]

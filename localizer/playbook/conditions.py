@@ -15,6 +15,8 @@ from eroica.schemas.verdicts import Evidence
 
 KNOWN_SHARE = 0.5
 """At least this share of the suspects must tell a quantity."""
+WITHOUT_PEERS = frozenset({"excess_share", "pause_share"})
+"""Quantities that are made from the peers already, or of all suspects together."""
 ACCUSER = "playbook/"
 """Rule of the evidence of a leaf, in front of the fault's name."""
 
@@ -26,6 +28,8 @@ class Measured:
     value: float
     expected: float
     unit: str
+    name: str = ""
+    """Of the reading, where it is one."""
 
 
 def measure(condition: Condition, facts: Facts) -> Measured | None:
@@ -33,14 +37,15 @@ def measure(condition: Condition, facts: Facts) -> Measured | None:
     if condition.looks_at in ("stack", "named"):
         share = facts.share(condition)
         return Measured(share, math.nan, "1") if share > 0 else None
-    values, unit = facts.values(condition)
+    values, unit, name = facts.values(condition)
     own, others = values[: facts.count], values[facts.count :]
     if own.size == 0 or np.isfinite(own).mean() < KNOWN_SHARE:
         return None
     known = np.isfinite(others)
-    compares = condition.quantity != "excess_share" and condition.take != "spread"
+    compares = condition.quantity not in WITHOUT_PEERS and condition.take != "spread"
     expected = _taken(condition, others[known]) if compares and known.any() else math.nan
-    return Measured(_taken(condition, own[np.isfinite(own)]), expected, unit)
+    unit = "1" if condition.take == "spread" else unit
+    return Measured(_taken(condition, own[np.isfinite(own)]), expected, unit, name)
 
 
 def holds(condition: Condition, measured: Measured) -> bool:
@@ -79,7 +84,7 @@ def evidence(condition: Condition, measured: Measured, facts: Facts, fault: str)
     expected = round(expected, 4)
     return Evidence(
         kind={"named": "function", "communicator": "transfer"}.get(condition.looks_at, condition.looks_at),
-        metric=condition.text,
+        metric=condition.text(measured.name),
         subject=f"ranks {format_ranks(facts.suspects)}",
         value=value,
         unit=measured.unit,

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,17 @@ from eroica.localizer.stacks import main_stack
 Bools = npt.NDArray[np.bool_]
 MAX_ROWS = 1_024
 """Suspects, and peers, that are measured: of more, evenly spaced ones by rank."""
+
+ORDINARY = frozenset({"loader", "sync"})
+"""Pauses that every step has."""
+
+
+class Values(NamedTuple):
+    """A quantity by row (NaN where unknown), its unit, and of a reading its name."""
+
+    each: Floats
+    unit: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,22 +77,16 @@ class Facts:
             free = same if np.count_nonzero(same) > 1 else free
         return cls(frame, suspects, known[free], tuple(named))
 
-    def values(self, condition: Condition) -> tuple[Floats, str]:
-        """The quantity of each of ``rows`` (NaN where unknown), and its unit."""
-        unit = UNITS.get(condition.quantity, "1")
+    def values(self, condition: Condition) -> Values:
+        """The quantity of *condition* for each of ``rows``."""
         if condition.looks_at == "metric":
             return self._reading(condition)
-        if condition.looks_at == "function":
-            return self._function(condition), unit
-        if condition.looks_at == "pause":
-            return self._pause(condition), unit
-        if condition.looks_at == "communicator":
-            return self._transfer(condition), unit
-        return np.full(self.rows.size, np.nan), unit
+        measure = {"function": self._function, "pause": self._pause, "communicator": self._transfer}[condition.looks_at]
+        return Values(measure(condition), UNITS.get(condition.quantity, "1"))
 
-    def _reading(self, condition: Condition) -> tuple[Floats, str]:
-        """Of several devices the one that speaks most for the condition."""
-        low, unit = condition.above is None, ""
+    def _reading(self, condition: Condition) -> Values:
+        """Of several devices the one that speaks most for the condition; of several names the first of a suspect."""
+        low, unit, said = condition.above is None, "", ""
         out = np.full(self.rows.size, np.nan)
         metrics = self.frame.metrics
         for i, row in enumerate(self.rows.tolist()):
@@ -89,10 +95,10 @@ class Facts:
                 _, full, value = metrics[at]
                 name, told = split_metric(full)
                 if fits(str(condition.metric), name) and np.isfinite(value):
-                    unit = told
+                    unit, said = unit or told, said or name
                     out[i] = value if np.isnan(out[i]) else min(out[i], value) if low else max(out[i], value)
                 at += 1
-        return out, unit or "1"
+        return Values(out, unit or "1", said)
 
     def _function(self, condition: Condition) -> Floats:
         chosen = np.array([_is(condition, f.name, f.stack, f.category, f.resource) for f in self.frame.functions], dtype=np.bool_)
@@ -137,19 +143,26 @@ class Facts:
         return np.where(total > 0, (figure[:, chosen] * weight).sum(axis=1) / np.maximum(total, 1e-9), np.nan)
 
     def _pause(self, condition: Condition) -> Floats:
-        out = np.zeros(self.rows.size)
+        out, others = np.zeros(self.rows.size), np.zeros(self.rows.size)
         pauses, steps = self.frame.pauses, self._steps
         for i, row in enumerate(self.rows.tolist()):
             at = bisect_left(pauses, (row, "", 0, 0.0, 0.0))
             while at < len(pauses) and pauses[at][0] == row:
                 _, what, count, total, longest = pauses[at]
-                if fits(str(condition.pause), what):
-                    if condition.quantity == "max_ms":
-                        out[i] = max(out[i], longest / 1e3)
-                    else:
-                        out[i] += (count if condition.quantity == "count" else total) / steps[i]
+                if not fits(str(condition.pause), what):
+                    others[i] += 0.0 if what in ORDINARY else total
+                elif condition.quantity == "max_ms":
+                    out[i] = max(out[i], longest / 1e3)
+                else:
+                    out[i] += count if condition.quantity == "count" else total
                 at += 1
-        return out / np.maximum(self._step_us, 1e-9) if condition.quantity == "step_share" else out
+        if condition.quantity == "pause_share":
+            # Of all suspects together: many have no pause at all.
+            mine = float(out[: self.count].sum())
+            return np.full(self.rows.size, mine / max(mine + float(others[: self.count].sum()), 1e-9))
+        if condition.quantity == "step_share":
+            return out / steps / np.maximum(self._step_us, 1e-9)
+        return out / steps if condition.quantity == "count" else out
 
     def _transfer(self, condition: Condition) -> Floats:
         """Mean time of a collective once all its members are there (the shortest of their durations), ms."""

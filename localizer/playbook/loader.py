@@ -12,6 +12,7 @@ from typing import get_args
 import msgspec
 
 from eroica.localizer.playbook.book import Playbook
+from eroica.localizer.playbook.conditions import WITHOUT_PEERS
 from eroica.localizer.playbook.model import QUANTITIES, ActionClass, Condition, PlaybookFile, Signature
 from eroica.localizer.playbook.patterns import problem
 from eroica.localizer.playbook.yamlfile import Place, read_yaml
@@ -160,7 +161,7 @@ def _condition(condition: Condition) -> Iterator[tuple[Place, str]]:
         if limit.value is None and limit.ratio is None and limit.difference is None:
             yield (name,), "a limit needs value, ratio or difference"
         peers = limit.ratio is not None or limit.difference is not None
-        if peers and (given[0] in ("stack", "named") or condition.quantity == "excess_share" or condition.take == "spread"):
+        if peers and (given[0] in ("stack", "named") or condition.quantity in WITHOUT_PEERS or condition.take == "spread"):
             yield (name,), "this has no peers to be compared with: give a value"
 
 

@@ -18,17 +18,53 @@ Number = Annotated[float, Meta(ge=-1e15, le=1e15)]
 
 Take = Literal["median", "mean", "max", "min", "spread"]
 Quantity = Literal[
-    "", "excess_share", "step_share", "time_ms", "tail", "mu", "sigma", "count", "max_ms", "transfer_ms", "rank_share", "reading"
+    "",
+    "excess_share",
+    "step_share",
+    "time_ms",
+    "tail",
+    "pause_share",
+    "mu",
+    "sigma",
+    "count",
+    "max_ms",
+    "transfer_ms",
+    "stack_share",
+    "named_share",
+    "reading",
 ]
 QUANTITIES: dict[str, tuple[Quantity, ...]] = {
     "metric": ("reading",),
     "function": ("excess_share", "step_share", "time_ms", "tail", "mu", "sigma"),
-    "pause": ("step_share", "count", "max_ms"),
+    "pause": ("step_share", "pause_share", "count", "max_ms"),
     "communicator": ("transfer_ms",),
-    "stack": ("rank_share",),
-    "named": ("rank_share",),
+    "stack": ("stack_share",),
+    "named": ("named_share",),
 }
 """What a condition looks at → what it may measure there; the first is the default."""
+TEXTS: dict[str, str] = {
+    "excess_share": "share of the excess in {}",
+    "step_share": "share of the step in {}",
+    "time_ms": "time per step in {}",
+    "tail": "p99 over p50 of {}",
+    "mu": "mean utilisation (μ) in {}",
+    "sigma": "unsteadiness (σ) of {}",
+    "pause_share": "share of all pauses in {}",
+    "count": "number of {} pauses per step",
+    "max_ms": "longest {} pause",
+    "transfer_ms": "transfer time in {}",
+    "stack_share": "share of stacks in {}",
+    "named_share": "share of the named functions that are {}",
+    "reading": "{}",
+}
+"""How evidence says it."""
+TAKEN: dict[str, str] = {
+    "median": "",
+    "mean": "mean ",
+    "max": "highest ",
+    "min": "lowest ",
+    "spread": "highest over median, ",
+}
 UNITS: dict[str, str] = {"time_ms": "ms", "max_ms": "ms", "transfer_ms": "ms", "count": "1/step"}
 """Others are plain numbers, and a reading has the unit of its sampler."""
 
@@ -82,14 +118,10 @@ class Condition(Part, frozen=True, kw_only=True):
         """What is measured."""
         return self.of or QUANTITIES[self.looks_at][0]
 
-    @property
-    def text(self) -> str:
-        """How evidence names it."""
-        what = self.label or str(getattr(self, self.looks_at))
-        if self.looks_at == "metric":
-            return what if self.take == "median" else f"{self.take} {what}"
-        taken = "" if self.take == "median" else f"{self.take} "
-        return f"{taken}{self.quantity.replace('_', ' ')} of {what}"
+    def text(self, reading: str = "") -> str:
+        """How evidence names it; of a reading the name that was found."""
+        what = reading or self.label or str(getattr(self, self.looks_at))
+        return f"{TAKEN[self.take]}{TEXTS[self.quantity].format(what)}"
 
 
 class Remedy(Part, frozen=True, kw_only=True):

@@ -33,8 +33,8 @@ def read_yaml(path: Path) -> tuple[Any, dict[Place, int]]:
         raise InvalidInput(f"the file cannot be read ({error.strerror})", where=str(path)) from error
     except UnicodeDecodeError as error:
         raise InvalidInput("the file is not UTF-8 text", where=str(path)) from error
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         root = loader.get_single_node()
         lines: dict[Place, int] = {(): 1}
         return (_plain(loader, root, (), lines, str(path)) if root is not None else None), lines
@@ -43,8 +43,6 @@ def read_yaml(path: Path) -> tuple[Any, dict[Place, int]]:
         raise InvalidInput(f"not YAML: {error.problem or error.context}", where=f"{path}:{line}") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InvalidInput(f"not YAML: {' '.join(str(error).split())[:200]}", where=str(path)) from error
-    finally:
-        loader.dispose()
 
 
 class _Loader(yaml.SafeLoader):
