@@ -20,6 +20,10 @@ _log = logging.getLogger(__name__)
 BATCH = 500
 """Most messages handed over at once: large enough to make the per-call cost vanish, small enough to react to a stop."""
 METADATA_TIMEOUT_S = 10.0
+BUSY_S = 3.0
+"""On a topic that never falls silent, reading to the end stops so long after what was the end at the start. At once would do on
+Apache Kafka; the embedded broker's end offsets may read too low.
+"""
 
 Start = Literal["earliest", "latest"] | int | Mapping[int, int]
 """Where to begin: an end of the topic, a time (milliseconds since the epoch), or an offset for each partition."""
@@ -45,8 +49,8 @@ def read_partitions(
 ) -> Iterator[list[Incoming]]:
     """Read *topic* (short name) without a consumer group, in batches of at most ``BATCH``.
 
-    :param to_end: end when every partition has reported its end and nothing came for *settle_s*. The second half is for brokers
-        whose end offsets read too low (the embedded one); on Apache Kafka the first decides.
+    :param to_end: end when everything was read that was there at the start: every partition has reported its end and nothing came
+        for *settle_s*; or, while others keep writing, ``BUSY_S`` after each was read up to its end offset of the start.
     :param stop: asked between batches.
     :returns: batches in offset order within each partition; an **empty** batch each *poll_s* without news, so that a caller can
         look after its own time. Transactions: only committed messages.
@@ -56,16 +60,26 @@ def read_partitions(
     try:
         name = full_name(settings, topic)
         chosen = sorted(partitions) if partitions is not None else sorted(partition_ids(consumer, settings, topic))
+        ends = {p: _end_offset(consumer, name, p) for p in chosen} if to_end else {}
         consumer.assign(_positions(consumer, name, chosen, start))
         at_end: set[int] = set()
-        quiet_since = clock()
+        unread = set(ends)
+        quiet_since = read_since = clock()
         while not stop():
             batch, ended = _split(consumer.consume(BATCH, poll_s), name)
             at_end |= {partition for _, partition in ended}
             if batch:
                 quiet_since = clock()
+            if unread:
+                unread -= at_end
+                unread -= {m.partition for m in batch if m.offset + 1 >= ends[m.partition]}
+                read_since = clock()
             yield batch
-            if to_end and not batch and len(at_end) == len(chosen) and clock() - quiet_since >= settle_s:
+            if not to_end:
+                continue
+            if not batch and len(at_end) == len(chosen) and clock() - quiet_since >= settle_s:
+                return
+            if not unread and clock() - read_since >= BUSY_S:
                 return
     except KafkaException as error:
         raise translate(error, full_name(settings, topic)) from error
@@ -204,6 +218,14 @@ def next_offsets(messages: Iterable[Incoming]) -> list[TopicPartition]:
         place = (message.topic, message.partition)
         highest[place] = max(highest.get(place, -1), message.offset)
     return [TopicPartition(topic, partition, offset + 1) for (topic, partition), offset in sorted(highest.items())]
+
+
+def _end_offset(consumer: Consumer, name: str, partition: int) -> int:
+    """Where *partition* ends as the broker tells it now."""
+    marks = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=METADATA_TIMEOUT_S)
+    if marks is None:
+        raise BrokerError("the broker did not tell where the topic ends", where=f"{name}[{partition}]", do="check that it is up")
+    return int(marks[1])
 
 
 def _positions(consumer: Consumer, name: str, partitions: list[int], start: Start) -> list[TopicPartition]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer
 
-from eroica.bus import Incoming, client_config, full_name, read_partitions
-from eroica.bus.consumer import METADATA_TIMEOUT_S, partition_ids
-from eroica.bus.errors import translate
+from eroica.bus import Incoming, client_config, read_partitions
+from eroica.bus.consumer import partition_ids
 from eroica.offline.writer import RecordingWriter
 from eroica.schemas.base import Message
 from eroica.schemas.codec import decode
@@ -26,8 +25,6 @@ RECORDED_TOPICS = ("verdicts", "groups", "summaries", "control", "baselines", "p
 RECORDED_SETTINGS = ("detect", "group", "localize")
 SETTLE_S = 0.5
 """A topic counts as read when all ends were met and nothing came for so long (end offsets alone may read too low)."""
-BUSY_S = 3.0
-"""On a topic that never falls silent (other jobs write too), reading stops so long after what was its end at the start."""
 CHECKPOINT_S = 2.0
 
 Until = Literal["now", "verdict", "stopped"]
@@ -118,43 +115,26 @@ def _read_topic(
     clock: Callable[[], float],
 ) -> None:
     """Read *topic* from where the recording ends to the topic's end as of now."""
-    ends = _end_offsets(settings, topic)
-    writer.note_partitions(topic, len(ends))
+    writer.note_partitions(topic, _partition_count(settings, topic))
     start = writer.start_of(topic)
-    pending = {p for p, end in ends.items() if end > start.get(p, 0)}
-    reached_at = clock()
     saved_at = clock()
-
-    def enough() -> bool:
-        return stop() or (not pending and clock() - reached_at > BUSY_S)
-
     batches = read_partitions(
-        settings, topic, start=start, to_end=True, settle_s=SETTLE_S, poll_s=0.1, stop=enough, client_id="eroica-record"
+        settings, topic, start=start, to_end=True, settle_s=SETTLE_S, poll_s=0.1, stop=stop, client_id="eroica-record"
     )
     for batch in batches:
         for item in batch:
             if wanted(topic, item):
                 writer.add(topic, item)
             writer.passed(topic, item.partition, item.offset)
-            if item.partition in pending and item.offset + 1 >= ends[item.partition]:
-                pending.discard(item.partition)
-                reached_at = clock()
         if clock() - saved_at > CHECKPOINT_S:
             writer.checkpoint()
             saved_at = clock()
     writer.checkpoint()
 
 
-def _end_offsets(settings: KafkaSettings, topic: str) -> dict[int, int]:
-    """Partition → end offset as the broker tells it."""
+def _partition_count(settings: KafkaSettings, topic: str) -> int:
     consumer: Any = Consumer(client_config(settings, "consumer", client_id="eroica-record"))
-    name = full_name(settings, topic)
     try:
-        return {
-            p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=METADATA_TIMEOUT_S)[1]
-            for p in partition_ids(consumer, settings, topic)
-        }
-    except KafkaException as error:
-        raise translate(error, name) from error
+        return len(partition_ids(consumer, settings, topic))
     finally:
         consumer.close()

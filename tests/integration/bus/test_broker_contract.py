@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -111,6 +112,36 @@ def test_a_broker_that_does_not_know_the_setting_for_clocks_gets_its_topics_too(
     settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
     assert len(ensure_topics(settings)) == 2 * len(TOPICS)
     assert ensure_topics(settings) == []
+
+
+@pytest.mark.parametrize("pause_s", [0.02, 0.0], ids=["a trickle", "a flood"])
+def test_reading_to_the_end_ends_while_others_write_on(settings: KafkaSettings, pause_s: float) -> None:
+    stop = threading.Event()
+    with BusProducer(settings) as producer:
+        for index in range(500):
+            producer.send("control", key=f"before-{index}", value=b"%d" % index)
+        wait_delivered(producer, 20)
+
+        def write_on() -> None:
+            index = 0
+            while not stop.is_set():
+                producer.send("control", key=f"after-{index % 50}", value=b"x" * 100)
+                index += 1
+                if pause_s or index % 100 == 0:
+                    stop.wait(pause_s or 0.01)
+
+        writer = threading.Thread(target=write_on)
+        writer.start()
+        try:
+            found = read_all(settings, "control")
+            with CompactedTable(settings, "control", bytes) as table:
+                table.wait_ready(40)
+                rows = len(table.snapshot())
+        finally:
+            stop.set()
+            writer.join()
+        assert len([m for m in found if (m.key or b"").startswith(b"before-")]) == 500, "all that was there at the start"
+        assert rows >= 500
 
 
 def test_reading_starts_where_it_is_told(settings: KafkaSettings) -> None:
