@@ -1,11 +1,16 @@
 """What the hook costs: one event, and the time of a training step with it against without it.
 
-The events are the callbacks that the wrapped loader and optimizer make, with an agent in a process of its own that reads its
-socket; next to them, in the same run, a bare 40-byte datagram to the same socket, the least that telling an agent can cost. The
-steps are a real loop (data loader, forward, backward, SGD) in blocks that alternate between torch as installed and torch with
-the hook; the ratio is that of the blocks of a pair, its interval a bootstrap over the pairs.
+The events are the callbacks that the wrapped loader and optimizer make, with the agent's own reader in another process; next to
+them, in the same run, a bare 40-byte datagram to the agent's socket, the least that telling an agent by a system call can cost.
 
-Usage: python bench/hook_overhead.py [--json] [--events N] [--pairs N] [--steps N] [--width N]
+The steps are a real loop (data loader, forward, backward, SGD), each pair one with the hook and one without in random order, so
+that whatever changes on the machine meets both. The ratio is the median difference of the pairs over the median step, its
+interval a bootstrap over the pairs; once by the clock, once by the processor time of the training thread.
+
+Rounds and pairs in which another program took the processor away say nothing about the hook: they are counted and left out
+where enough others remain (``all`` keeps them).
+
+Usage: python bench/hook_overhead.py [--json] [--events N] [--seconds S] [--width N]
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -31,21 +37,23 @@ RATIO_GOAL = 1.001
 WARM_UP_STEPS = 30
 RESAMPLES = 2_000
 PAUSE_NS = 200_000
+MIN_KEPT = 200
+"""Fewer undisturbed rounds or pairs say too little: then all are taken."""
 READER = """
-import socket, sys
-bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-bound.bind(sys.argv[1])
+import sys, time
+from pathlib import Path
+from eroica.producers.agent.server import DatagramServer
+server = DatagramServer(Path(sys.argv[1]), lambda batch: None)
 print("up", flush=True)
-while True:
-    bound.recv(65536)
+time.sleep(3600)
 """
 
 
 @contextmanager
 def reading_agent() -> Iterator[Path]:
-    """A process that reads the agent's socket and throws away what it hears."""
+    """A process with the agent's own reader, which throws away what it hears."""
     with tempfile.TemporaryDirectory(prefix="eroica-bench-") as folder:
-        reader = subprocess.Popen([sys.executable, "-c", READER, f"{folder}/agent.sock"], stdout=subprocess.PIPE, text=True)
+        reader = subprocess.Popen([sys.executable, "-c", READER, folder], stdout=subprocess.PIPE, text=True)
         try:
             assert reader.stdout is not None
             reader.stdout.readline()
@@ -60,9 +68,25 @@ def processor_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID)
 
 
-def timed(calls: list[Callable[[], object]], rounds: int, clock: Callable[[], int]) -> list[list[float]]:
-    """Microseconds of each call of each round; the calls take turns, so that a noisy moment meets all."""
+def switches() -> int:
+    """How often another program has taken the processor from this thread."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+
+
+def undisturbed(values: list[Any], disturbed: list[bool]) -> list[Any]:
+    """Those of *values* that nothing disturbed; all where they are too few."""
+    quiet = [value for value, bad in zip(values, disturbed, strict=True) if not bad]
+    return quiet if len(quiet) >= max(MIN_KEPT, len(values) // 10) else values
+
+
+def timed(calls: list[Callable[[], object]], rounds: int, clock: Callable[[], int]) -> tuple[list[list[float]], list[bool]]:
+    """Microseconds of each call of each round, and which rounds were disturbed.
+
+    The calls take turns, so that a noisy moment meets all.
+    """
     spent: list[list[float]] = [[] for _ in calls]
+    disturbed = []
+    before = switches()
     for _ in range(rounds):
         for call, kept in zip(calls, spent, strict=True):
             start = clock()
@@ -72,16 +96,22 @@ def timed(calls: list[Callable[[], object]], rounds: int, clock: Callable[[], in
         pause = time.perf_counter_ns() + PAUSE_NS
         while time.perf_counter_ns() < pause:
             pass
-    return spent
+        # Taken away during the pause: then the next round's first call finds its memory cold.
+        after = switches()
+        disturbed.append(after != before)
+        before = after
+    return spent, [False, *disturbed[:-1]]
 
 
-def summary(wall: list[float], processor: list[float]) -> dict[str, float]:
+def summary(wall: list[float], processor: list[float], disturbed: list[bool]) -> dict[str, float]:
+    quiet = undisturbed(wall, disturbed)
     return {
-        "median_us": round(statistics.median(wall), 3),
-        "p99_us": round(statistics.quantiles(wall, n=100)[98], 3),
+        "median_us": round(statistics.median(quiet), 3),
+        "p99_us": round(statistics.quantiles(quiet, n=100)[98], 3),
+        "all_p99_us": round(statistics.quantiles(wall, n=100)[98], 3),
         "cpu_median_us": round(statistics.median(processor), 3),
-        "cpu_p99_us": round(statistics.quantiles(processor, n=100)[98], 3),
         "events": len(wall),
+        "left_out": len(wall) - len(quiet),
     }
 
 
@@ -101,12 +131,10 @@ def event_costs(patch: Any, optimizer: Any, folder: Path, rounds: int) -> dict[s
             bare.send(payload)
 
     def enter() -> None:
-        with patch.guard:
-            entered[0] = recorder.loader_enter(0)
+        entered[0] = recorder.loader_enter(0)
 
     def leave() -> None:
-        with patch.guard:
-            recorder.loader_exit(0, entered[0], True)
+        recorder.loader_exit(0, entered[0], True)
 
     def step() -> None:
         patch._after_step(optimizer, (), {})
@@ -114,16 +142,13 @@ def event_costs(patch: Any, optimizer: Any, folder: Path, rounds: int) -> dict[s
     names = ["empty call", "bare datagram", "loader asked", "loader returned", "iteration complete"]
     calls: list[Callable[[], object]] = [lambda: None, send, enter, leave, step]
     timed(calls, 500, time.perf_counter_ns)
-    wall = timed(calls, rounds, time.perf_counter_ns)
-    processor = timed(calls, rounds, processor_ns)
+    wall, disturbed = timed(calls, rounds, time.perf_counter_ns)
+    processor, _ = timed(calls, rounds // 4, processor_ns)
     bare.close()
-    table = {name: summary(*values) for name, *values in zip(names, wall, processor, strict=True)}
-    return {**table, "one hook event": summary(one_event(wall), one_event(processor))}
-
-
-def one_event(costs: list[list[float]]) -> list[float]:
-    """All three events of an iteration alike."""
-    return [*costs[2], *costs[3], *costs[4]]
+    table = {name: summary(*values, disturbed) for name, *values in zip(names, wall, processor, strict=True)}
+    # All three events of an iteration alike.
+    together = [[value for one in costs[2:5] for value in one] for costs in (wall, processor)]
+    return {**table, "one hook event": summary(together[0], together[1], disturbed * 3)}
 
 
 def verdict(low: float, high: float, goal: float) -> str:
@@ -151,39 +176,47 @@ class Switch:
             self.hooks.update(self.entries)
 
 
-def step_ratio(switch: Switch, train: Callable[[int], None], pairs: int, steps: int) -> dict[str, Any]:
-    """Step time with the hook over step time without it."""
-    clock = time.perf_counter_ns
-
-    def block(on: bool) -> list[float]:
-        switch.set(on)
-        train(2)
-        times = []
-        for _ in range(steps):
-            start = clock()
-            train(1)
-            times.append((clock() - start) / 1e3)
-        return times
-
-    ratios, with_us, without_us = [], [], []
-    for pair in range(pairs):
-        order = (True, False) if pair % 2 else (False, True)
-        # The median of a block: a moment when the machine did something else says nothing about the hook.
-        medians = {on: statistics.median(block(on)) for on in order}
-        ratios.append(medians[True] / medians[False])
-        with_us.append(medians[True])
-        without_us.append(medians[False])
-        progress(f"pair {pair + 1} of {pairs}")
-    switch.set(True)
+def step_ratio(switch: Switch, train: Callable[[], None], seconds: float) -> dict[str, Any]:
+    """Step time with the hook over step time without it, from pairs of steps for *seconds*."""
     rng = random.Random(0)
-    means = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    wall: list[tuple[float, float]] = []
+    processor: list[tuple[float, float]] = []
+    disturbed: list[bool] = []
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        order = rng.choice(((True, False), (False, True)))
+        before = switches()
+        times = {}
+        for on in order:
+            switch.set(on)
+            cpu, start = processor_ns(), time.perf_counter_ns()
+            train()
+            end, cpu_end = time.perf_counter_ns(), processor_ns()
+            times[on] = ((end - start) / 1e3, (cpu_end - cpu) / 1e3)
+        disturbed.append(switches() != before)
+        wall.append((times[True][0], times[False][0]))
+        processor.append((times[True][1], times[False][1]))
+        if len(wall) % 100 == 0:
+            progress(f"{len(wall)} pairs of steps, {max(0, deadline - time.monotonic()):.0f} s left")
+    switch.set(True)
+    kept = undisturbed(wall, disturbed)
     return {
-        "step_without_us": round(statistics.median(without_us), 1),
-        "step_with_us": round(statistics.median(with_us), 1),
-        "ratio": round(statistics.median(ratios), 5),
-        "ratio_95": [round(means[int(RESAMPLES * 0.025)], 5), round(means[int(RESAMPLES * 0.975)], 5)],
-        "pairs": pairs,
-        "steps_a_block": steps,
+        "step_without_us": round(statistics.median(without for _, without in kept), 1),
+        **compared(kept, "", rng),
+        **compared(processor, "cpu_", rng),
+        "pairs": len(wall),
+        "pairs_left_out": len(wall) - len(kept),
+    }
+
+
+def compared(pairs: list[tuple[float, float]], prefix: str, rng: random.Random) -> dict[str, Any]:
+    """Ratio and 95 % interval of *pairs* of (with, without)."""
+    base = statistics.median(without for _, without in pairs)
+    differences = [(hooked - without) / base for hooked, without in pairs]
+    drawn = sorted(statistics.median(rng.choices(differences, k=len(differences))) for _ in range(RESAMPLES))
+    return {
+        f"{prefix}ratio": round(1 + statistics.median(differences), 5),
+        f"{prefix}ratio_95": [round(1 + drawn[int(RESAMPLES * 0.025)], 5), round(1 + drawn[int(RESAMPLES * 0.975)], 5)],
     }
 
 
@@ -192,10 +225,10 @@ def progress(text: str) -> None:
         sys.stderr.write(f"\r{text}\x1b[K")
 
 
-def measure(folder: Path, events: int, pairs: int, steps: int, width: int) -> dict[str, Any]:
+def measure(folder: Path, events: int, seconds: float, width: int) -> dict[str, Any]:
     os.environ["EROICA_RUNTIME_DIR"] = str(folder)
     import torch
-    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
     from eroica.producers import hook
 
@@ -204,24 +237,21 @@ def measure(folder: Path, events: int, pairs: int, steps: int, width: int) -> di
     switch = Switch()
     hook.activate()
     switch.remember()
-    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(4)))
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(8)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    rows = TensorDataset(torch.randn(100_000, 4).repeat(1, width // 4)[:20_000])
-    batches = iter(())  # replaced at once: an epoch's end makes the next loader
+    rows = TensorDataset(torch.randn(4_096, width))
+    # One epoch without end: no loader is made anew in a measured step.
+    batches = iter(DataLoader(rows, batch_size=256, sampler=RandomSampler(rows, replacement=True, num_samples=1 << 40)))
 
-    def train(count: int) -> None:
-        nonlocal batches
-        for _ in range(count):
-            batch = next(batches, None)
-            if batch is None:
-                batches = iter(DataLoader(rows, batch_size=32))
-                batch = next(batches)
-            model(batch[0]).pow(2).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    def train() -> None:
+        (batch,) = next(batches)
+        model(batch).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
-    train(WARM_UP_STEPS)
-    ratio = step_ratio(switch, train, pairs, steps)
+    for _ in range(WARM_UP_STEPS):
+        train()
+    ratio = step_ratio(switch, train, seconds)
     patch = hook._patch
     costs = event_costs(patch, optimizer, folder, events)
     status = hook.status()
@@ -234,23 +264,28 @@ def measure(folder: Path, events: int, pairs: int, steps: int, width: int) -> di
             "event_median": verdict(*[costs["one hook event"]["median_us"]] * 2, EVENT_MEDIAN_GOAL_US),
             "event_p99": verdict(*[costs["one hook event"]["p99_us"]] * 2, EVENT_P99_GOAL_US),
             "ratio": verdict(*ratio["ratio_95"], RATIO_GOAL),
+            "cpu_ratio": verdict(*ratio["cpu_ratio_95"], RATIO_GOAL),
         },
         "dropped": status["dropped"],
         "failures": status["failures"],
+        "channel": status["channel"],
         "torch": str(torch.__version__),
         "load_average": round(os.getloadavg()[0], 1),
     }
 
 
 def show(result: dict[str, Any]) -> None:
-    print(f"torch {result['torch']}, load average {result['load_average']}\n")
-    print(f"{'':32}{'median µs':>12}{'p99 µs':>12}{'cpu median':>12}{'cpu p99':>12}")
+    print(f"torch {result['torch']}, load average {result['load_average']}, events by {result['channel']}\n")
+    print(f"{'':24}{'median µs':>12}{'p99 µs':>12}{'p99, all':>12}{'cpu median':>12}{'left out':>10}")
     for name, row in result["events"].items():
-        print(f"{name:32}{row['median_us']:12.2f}{row['p99_us']:12.2f}{row['cpu_median_us']:12.2f}{row['cpu_p99_us']:12.2f}")
+        cells = f"{row['median_us']:12.2f}{row['p99_us']:12.2f}{row['all_p99_us']:12.2f}{row['cpu_median_us']:12.2f}"
+        print(f"{name:24}{cells}{row['left_out'] / row['events']:10.1%}")
     step = result["step"]
-    low, high = step["ratio_95"]
-    print(f"\nstep without the hook {step['step_without_us'] / 1e3:.2f} ms, with it {step['step_with_us'] / 1e3:.2f} ms")
-    print(f"ratio {step['ratio']:.4f} (95 % interval {low:.4f} to {high:.4f}, {step['pairs']} pairs of blocks)")
+    print(f"\nstep without the hook {step['step_without_us'] / 1e3:.2f} ms; {step['pairs']} pairs", end="")
+    print(f", {step['pairs_left_out']} of them disturbed and left out")
+    for prefix, what in (("", "by the clock"), ("cpu_", "by processor time")):
+        low, high = step[f"{prefix}ratio_95"]
+        print(f"ratio {what} {step[f'{prefix}ratio']:.5f} (95 % interval {low:.5f} to {high:.5f})")
     print(f"the hook's calls take {step['hook_us_a_step']:.1f} µs a step: ratio {step['ratio_from_events']:.5f} from them alone")
     for name, met in result["goals"].items():
         print(f"goal {name}: {met}")
@@ -260,12 +295,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What the hook costs a training job.")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--events", type=int, default=20_000, help="rounds of each callback")
-    parser.add_argument("--pairs", type=int, default=40, help="pairs of blocks with and without the hook")
-    parser.add_argument("--steps", type=int, default=20, help="steps in a block")
-    parser.add_argument("--width", type=int, default=1024, help="width of the model's layers")
+    parser.add_argument("--seconds", type=float, default=60, help="how long steps with and without the hook are compared")
+    parser.add_argument("--width", type=int, default=256, help="width of the model's layers")
     options = parser.parse_args()
     with reading_agent() as folder:
-        result = measure(folder, options.events, options.pairs, options.steps, options.width)
+        result = measure(folder, options.events, options.seconds, options.width)
     if options.json:
         print(json.dumps(result))
     else:

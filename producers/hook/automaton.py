@@ -37,9 +37,9 @@ class Iteration(NamedTuple):
 class Automaton:
     """Feed it every call; it answers with the iteration that the call completed, or ``None``.
 
-    Tokens are integers that name the loader or the optimizer. :meth:`loader` and :meth:`optimizer` are the
-    only inputs; not safe for concurrent use. Invariants: iterations never overlap, their numbers strictly increase, and the same
-    calls give the same answers.
+    Tokens are integers that name the loader or the optimizer. :meth:`loader` and :meth:`optimizer` are the inputs (or
+    :meth:`feed`, where each call counts); not safe for concurrent use. Invariants: iterations never overlap, their numbers
+    strictly increase, and the same calls give the same answers.
     """
 
     __slots__ = (
@@ -47,7 +47,9 @@ class Automaton:
         "_ids",
         "_last_end",
         "_learning",
+        "_length",
         "_loader_seen",
+        "_patience",
         "_position",
         "_runs",
         "_segment",
@@ -83,6 +85,7 @@ class Automaton:
         self._starts: list[int] = []
         self._last_end: int | None = None
         self._unmatched = 0
+        self._length = self._patience = 0
         self._learning = True
         self._forget()
 
@@ -101,17 +104,18 @@ class Automaton:
 
         :param token: a non-negative number that names the loader.
         """
-        return self._feed(token << 1, start, end)
+        return self.feed(token << 1, start, end)
 
     def optimizer(self, token: int, end: int) -> Iteration | None:
         """An optimizer step returned at *end* (an AMP step that was skipped counts: the loop did reach it)."""
-        return self._feed(token << 1 | 1, end, end)
+        return self.feed(token << 1 | 1, end, end)
 
     def begins(self, token: int) -> bool:
         """True if a call of loader *token* now would begin an iteration."""
         return self._position == 0 and self.first == token << 1
 
-    def _feed(self, symbol: int, start: int, end: int) -> Iteration | None:
+    def feed(self, symbol: int, start: int, end: int) -> Iteration | None:
+        """A call: *symbol* is twice its token, one more for an optimizer."""
         signature = self._signature
         if signature:
             position = self._position
@@ -120,11 +124,11 @@ class Automaton:
             if position >= 0:
                 self._starts[position] = start
                 position += 1
-                if position == len(signature):
+                if position == self._length:
                     return self._complete(end)
                 self._position = position
             self._unmatched += 1
-            if not self._learning and self._unmatched >= max(self.without_match, MATCH_LENGTHS * len(signature)):
+            if self._unmatched >= self._patience and not self._learning:
                 self._learning = True
                 self._forget()
                 return None
@@ -177,7 +181,7 @@ class Automaton:
             self._close(tuple(segment))
             if not self._learning:
                 # The call that closed the last sequence already belongs to the iteration that begins.
-                return self._feed(symbol, start, end)
+                return self.feed(symbol, start, end)
             self._segment = segment = []
         if not is_optimizer and not self._loader_seen:
             self._forget()
@@ -222,6 +226,8 @@ class Automaton:
         self._signature = signature
         self._border = tuple(border)
         self._ids = frozenset(signature)
+        self._length = len(signature)
+        self._patience = max(self.without_match, MATCH_LENGTHS * len(signature))
         self._starts = [0] * len(signature)
         self._position = 0
         self._unmatched = 0

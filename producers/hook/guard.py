@@ -9,19 +9,25 @@ MAX_FAILURES = 100
 
 
 class Guard:
-    """A context that swallows and counts errors. ``KeyboardInterrupt``, ``SystemExit`` and the like pass through."""
+    """A context that swallows and counts errors. ``KeyboardInterrupt``, ``SystemExit`` and the like pass through.
 
-    __slots__ = ("failures", "last")
+    The hot paths catch ``Exception`` themselves and call :meth:`note`: entering a context costs as much as telling an event.
+    """
+
+    __slots__ = ("failures", "last", "tripped")
 
     def __init__(self) -> None:
         self.failures = 0
         self.last = ""
         """What failed last, for ``status()``."""
-
-    @property
-    def tripped(self) -> bool:
+        self.tripped = False
         """True once there were too many failures."""
-        return self.failures >= MAX_FAILURES
+
+    def note(self, error: Exception) -> None:
+        """Count an error that was swallowed."""
+        self.failures += 1
+        self.tripped = self.failures >= MAX_FAILURES
+        self.last = f"{type(error).__name__}: {error}"[:200]
 
     def __enter__(self) -> None:
         return None
@@ -29,6 +35,5 @@ class Guard:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is None or not isinstance(error, Exception):
             return False
-        self.failures += 1
-        self.last = f"{type(error).__name__}: {error}"[:200]
+        self.note(error)
         return True

@@ -84,43 +84,47 @@ class Patch:
 
         @functools.wraps(original)
         def wrapped(iterator: Any) -> Any:
-            recorder = self.recorder
-            nested = iterator.__dict__.get(_DEPTH, False)
-            if nested or guard.tripped:
+            state = iterator.__dict__
+            if guard.tripped or state.get(_DEPTH):
                 return original(iterator)
-            iterator.__dict__[_DEPTH] = True
+            recorder = self.recorder
+            state[_DEPTH] = True
             token = entered_ns = 0
             returned = False
-            with guard:
-                token = self._loader_token(iterator)
+            try:
+                token = state[_TOKEN] if _TOKEN in state else self._loader_token(iterator)
                 entered_ns = recorder.loader_enter(token)
+            except Exception as error:  # noqa: BLE001 - see Guard
+                guard.note(error)
             try:
                 batch = original(iterator)
                 returned = True
                 return batch
             finally:
-                iterator.__dict__[_DEPTH] = False
-                with guard:
+                state[_DEPTH] = False
+                try:
                     recorder.loader_exit(token, entered_ns, returned)
+                except Exception as error:  # noqa: BLE001 - see Guard
+                    guard.note(error)
 
         setattr(wrapped, _WRAPPED, True)
         kind.__next__ = wrapped
 
     def _loader_token(self, iterator: Any) -> int:
-        token = iterator.__dict__.get(_TOKEN)
-        if token is None:
-            # Made before we were installed: all that is left of its loader is the data set.
-            dataset = iterator._dataset
-            token = self.recorder.loaders.token(dataset, type(dataset).__qualname__)
-            iterator.__dict__[_TOKEN] = token
-        return int(token)
+        """Of an iterator made before we were installed: all that is left of its loader is the data set."""
+        dataset = iterator._dataset
+        token = self.recorder.loaders.token(dataset, type(dataset).__qualname__)
+        iterator.__dict__[_TOKEN] = token
+        return token
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._is_compiling() or self.guard.tripped:
             return
         self._steps_seen += 1
-        with self.guard:
+        try:
             self.recorder.optimizer_exit(optimizer)
+        except Exception as error:  # noqa: BLE001 - see Guard
+            self.guard.note(error)
 
     def _wrap_scaler(self, scaler: Any) -> None:
         original = scaler.step

@@ -18,9 +18,12 @@ from eroica.producers.hook.profiling import Profiling
 from eroica.producers.hook.registry import Registry
 from eroica.producers.hook.sender import Sender
 from eroica.producers.hook.userprofiler import UserProfilers
+from eroica.producers.hook.wire import ITERATION, LOADER_ENTER, LOADER_EXIT, OPTIMIZER_EXIT
 
 COUNTERS_NS = 60_000_000_000
 """Counters are sent once a minute at most."""
+NEWS_NS = 1_000_000_000
+"""Whether hello must be said again (another process group, another signature) is looked at once a second at most."""
 COMMANDS_A_STEP = 8
 """Commands read at one boundary; more wait for the next."""
 
@@ -48,6 +51,8 @@ class Recorder:
         self._is_rank = False
         self._thread = 0
         self._known: tuple[int, int, bool, int] | None = None
+        self._connections = 0
+        self._introduce_ns = 0
         self._parameter_types: frozenset[str] = frozenset()
         self._counters_ns = 0
         self._started_ns = time.time_ns()
@@ -64,13 +69,15 @@ class Recorder:
             return time.monotonic_ns()
         if threading.get_ident() != self._thread:
             return 0
-        now_ns = time.monotonic_ns()
-        if not self.marking and self.automaton.begins(token) and self.torch.is_grad_enabled():
+        automaton = self.automaton
+        if automaton.begins(token) and not self.marking and self.torch.is_grad_enabled():
             self._boundary()
-            now_ns = time.monotonic_ns()
         elif self.profiling.active:
             self.profiling.overdue()
-        self.sender.event(wire.LOADER_ENTER, self.step, now_ns, time.time_ns(), 0)
+        now_ns = time.monotonic_ns()
+        sender, step = self.sender, self._marked + 1 if self.marking else automaton.completed
+        if not sender.put(LOADER_ENTER, step, now_ns, 0, 0):
+            sender.event(LOADER_ENTER, step, now_ns, 0, 0)
         return now_ns
 
     def loader_exit(self, token: int, entered_ns: int, returned: bool) -> None:
@@ -78,11 +85,16 @@ class Recorder:
         if not entered_ns:
             return
         now_ns = time.monotonic_ns()
+        automaton, marking = self.automaton, self.marking
         if self._is_rank:
-            self.sender.event(wire.LOADER_EXIT, self.step, now_ns, time.time_ns(), now_ns - entered_ns)
+            sender, step = self.sender, self._marked + 1 if marking else automaton.completed
+            if not sender.put(LOADER_EXIT, step, now_ns, 0, now_ns - entered_ns):
+                sender.event(LOADER_EXIT, step, now_ns, 0, now_ns - entered_ns)
         # Batches read with gradients off are evaluation.
-        if returned and not self.marking and self.torch.is_grad_enabled():
-            self._completed(self.automaton.loader(token, entered_ns, now_ns))
+        if returned and not marking and self.torch.is_grad_enabled():
+            done = automaton.feed(token << 1, entered_ns, now_ns)
+            if done is not None:
+                self._completed(done)
 
     def optimizer_exit(self, optimizer: Any) -> None:
         """A step of *optimizer* returned, or was skipped by the gradient scaler."""
@@ -94,9 +106,11 @@ class Recorder:
         done = None
         if not self.marking:
             token = self.optimizers.token(optimizer, type(optimizer).__qualname__)
-            done = self.automaton.optimizer(token, now_ns)
+            done = self.automaton.feed(token << 1 | 1, now_ns, now_ns)
         if done is None:
-            self.sender.event(wire.OPTIMIZER_EXIT, self.step, now_ns, time.time_ns(), 0)
+            sender, step = self.sender, self.step
+            if not sender.put(OPTIMIZER_EXIT, step, now_ns, 0, 0):
+                sender.event(OPTIMIZER_EXIT, step, now_ns, 0, 0)
         else:
             self._completed(done)
         if self.profiling.active:
@@ -140,35 +154,42 @@ class Recorder:
             self._parameter_types = frozenset(type(parameter).__name__ for parameter in first)
         return True
 
-    def _completed(self, iteration: Iteration | None) -> None:
-        if iteration is None:
-            return
+    def _completed(self, iteration: Iteration) -> None:
         self._emit(iteration)
         if not self.automaton.expects_loader:
             self._boundary()
 
     def _emit(self, iteration: Iteration) -> None:
-        wall_ns = time.time_ns()
-        length_ns = iteration.end - iteration.start
-        self.sender.event(wire.ITERATION, iteration.number, iteration.end, wall_ns, length_ns)
+        number, start_ns, end_ns = iteration
+        wall_ns, sender = time.time_ns(), self.sender
+        if not sender.put(ITERATION, number, end_ns, wall_ns, end_ns - start_ns):
+            sender.event(ITERATION, number, end_ns, wall_ns, end_ns - start_ns)
+        if end_ns >= self._introduce_ns or sender.connections != self._connections:
+            self._introduce(iteration)
+
+    def _introduce(self, iteration: Iteration) -> None:
+        """Say hello to a new agent or with news of ourselves, else the counters from time to time."""
+        self._introduce_ns = iteration.end + NEWS_NS
+        self._connections = self.sender.connections
         world = self._distributed()
         known = (self.sender.connections, len(world.pg_map) if world else 0, self.marking, self.automaton.relearned)
         if known != self._known:
             self._known = known
             if not self.sender.hello(self._hello(world), iteration.end):
                 self._known = None
+                self._introduce_ns = 0
         elif iteration.end - self._counters_ns > COUNTERS_NS:
             self._send_counters(iteration.end)
 
     def _boundary(self) -> None:
         """Between two iterations: read commands, start or stop a profile."""
-        for _ in range(COMMANDS_A_STEP):
-            message = self.sender.receive()
-            if message is None:
-                break
+        left = COMMANDS_A_STEP
+        while left and (message := self.sender.receive()) is not None:
+            left -= 1
             self._command(message)
-        if self.profiling.active or self.profiling.pending is not None:
-            self.profiling.boundary(self.step, self.torch)
+        profiling = self.profiling
+        if profiling.active or profiling.pending is not None:
+            profiling.boundary(self.step, self.torch)
 
     def _command(self, message: dict[str, Any]) -> None:
         if message.get("kind") != "profile":

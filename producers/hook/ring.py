@@ -9,8 +9,6 @@ from contextlib import suppress
 
 from eroica.producers.hook.wire import (
     EVENT_MAGIC,
-    RING_BELL,
-    RING_BELL_AT,
     RING_BYTES,
     RING_HEAD,
     RING_HEADER_BYTES,
@@ -33,7 +31,7 @@ class Ring:
     whoever writes to it then waits), and nobody can shorten it under us.
     """
 
-    __slots__ = ("_limit", "_map", "_next", "_pid", "fd")
+    __slots__ = ("_limit", "_next", "_pid", "alarm_ns", "fd", "memory")
 
     def __init__(self, pid: int) -> None:
         """:raises OSError, AttributeError: this system has no such memory, or has none left."""
@@ -42,48 +40,45 @@ class Ring:
             os.ftruncate(self.fd, RING_BYTES)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             # All pages now, a quarter of a millisecond, rather than a page fault every 85 events.
-            self._map = mmap.mmap(self.fd, RING_BYTES, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+            self.memory = mmap.mmap(self.fd, RING_BYTES, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
         except OSError:
             os.close(self.fd)
             raise
-        RING_HEAD.pack_into(self._map, 0, RING_MAGIC, WIRE_VERSION, 0, pid, RING_SLOTS)
+        RING_HEAD.pack_into(self.memory, 0, RING_MAGIC, WIRE_VERSION, 0, pid, RING_SLOTS)
         self._pid = pid
         self._next = 0
         self._limit = RING_SLOTS
+        self.alarm_ns = 1 << 63
+        """From this monotonic time on :meth:`put` refuses: something else is due first."""
 
     def put(self, code: int, step: int, mono_ns: int, wall_ns: int, duration_ns: int) -> bool:
-        """Add an event; false if the agent has not made room."""
+        """Add an event; false if the agent has not made room, or the alarm is due."""
         number = self._next
-        if number >= self._limit and not self._make_room():
+        if mono_ns >= self.alarm_ns or (number >= self._limit and not self._make_room()):
             return False
         at = RING_HEADER_BYTES + number % RING_SLOTS * _SLOT_BYTES
-        _PACK_INTO(self._map, at, EVENT_MAGIC, code, 0, self._pid, step, mono_ns, wall_ns, duration_ns, number + 1)
+        _PACK_INTO(self.memory, at, EVENT_MAGIC, code, 0, self._pid, step, mono_ns, wall_ns, duration_ns, number + 1)
         self._next = number + 1
         return True
 
     @property
     def pulse(self) -> int:
         """Changes whenever the agent looks into the ring."""
-        return int(RING_STATE.unpack_from(self._map, RING_STATE_AT)[1])
-
-    @property
-    def bell(self) -> int:
-        """Changes whenever the agent has sent a command."""
-        return int(RING_BELL.unpack_from(self._map, RING_BELL_AT)[0])
+        return int(RING_STATE.unpack_from(self.memory, RING_STATE_AT)[1])
 
     @property
     def unread(self) -> int:
         """Events that the agent has not taken, as far as it says."""
-        return min(max(self._next - int(RING_STATE.unpack_from(self._map, RING_STATE_AT)[0]), 0), RING_SLOTS)
+        return min(max(self._next - int(RING_STATE.unpack_from(self.memory, RING_STATE_AT)[0]), 0), RING_SLOTS)
 
     def close(self) -> None:
         """Give the memory up; the agent keeps its own hold on what it has not read."""
-        self._map.close()
+        self.memory.close()
         with suppress(OSError):
             os.close(self.fd)
 
     def _make_room(self) -> bool:
-        taken = int(RING_STATE.unpack_from(self._map, RING_STATE_AT)[0])
+        taken = int(RING_STATE.unpack_from(self.memory, RING_STATE_AT)[0])
         # Another process writes this number: one that cannot be is as good as none.
         if self._next - RING_SLOTS < taken <= self._next:
             self._limit = taken + RING_SLOTS

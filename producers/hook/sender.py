@@ -10,6 +10,7 @@ import socket
 import stat
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from eroica.producers.hook.wire import (
     ITERATION,
     MAX_DATAGRAM_BYTES,
     PROBE,
+    RING_BELL_PLACE,
     pack_event,
     runtime_dir,
     unpack,
@@ -60,11 +62,14 @@ class Sender:
         self._poll = select.poll()
         self._connected = False
         self._look_at_ns = 0
+        self.put: Callable[[int, int, int, int, int], bool] = _refuse
+        """The short way of :meth:`event`, of the same arguments; where it answers false, :meth:`event` must be called."""
         self._backlog: deque[bytes] = deque()
         self._ring: Ring | None = None
         self._use_ring = use_ring
         self._pulse = 0
-        self._bell: int | None = None
+        self._bell = b""
+        """The bell when the socket was last found empty; empty: it must be asked."""
         self._attended = False
         """The agent of this connection reads the ring."""
         self._offered_ns = 0
@@ -80,10 +85,13 @@ class Sender:
             self._look(mono_ns)
         ring = self._ring
         if ring is not None:
-            # What an agent has read before stays for its successor.
-            if ring.put(code, step, mono_ns, wall_ns, duration_ns):
-                if self._backlog:
-                    self._flush(mono_ns)
+            waits = bool(self._backlog) and not self._flush(mono_ns)
+            ring.alarm_ns = self._look_at_ns
+            # What an agent has not read stays for its successor, as far as there is room.
+            told = ring.put(code, step, mono_ns, wall_ns, duration_ns)
+            if waits:
+                ring.alarm_ns = 0
+            if told:
                 return True
         elif self._connected:
             data = pack_event(code, self.pid, step, mono_ns, wall_ns, duration_ns)
@@ -128,10 +136,13 @@ class Sender:
 
     def receive(self) -> dict[str, Any] | None:
         """The next command that waits on the socket, or ``None``; whatever is no JSON object is passed over."""
+        ring = self._ring
+        bell = b""
+        if ring is not None and self._attended:
+            bell = ring.memory[RING_BELL_PLACE]
+            if bell == self._bell:
+                return None
         if self._socket is None:
-            return None
-        bell = self._ring.bell if self._ring is not None and self._attended else None
-        if bell is not None and bell == self._bell:
             return None
         # Asking first costs a third of the exception that an empty socket raises, and it nearly always is empty.
         if not self._poll.poll(0):
@@ -176,6 +187,8 @@ class Sender:
     def _keep(self, data: bytes, sent: bool | None, wanted: bool) -> bool:
         if sent is None and wanted and len(self._backlog) < BACKLOG:
             self._backlog.append(data)
+            if self._ring is not None:
+                self._ring.alarm_ns = 0
             return True
         self.dropped += 1
         return False
@@ -201,7 +214,7 @@ class Sender:
         if self._connected and ring is not None:
             pulse = ring.pulse
             # Whatever became of the bell, once a second the socket itself is asked for commands.
-            self._bell = None
+            self._bell = b""
             if pulse != self._pulse:
                 self._pulse = pulse
                 self._attended = True
@@ -229,15 +242,18 @@ class Sender:
         self._connected = True
         self.connections += 1
         self._attended = False
+        self._bell = b""
         self._offered_ns = 0
         if self._ring is None and self._use_ring:
             try:
                 self._ring = Ring(self.pid)
+                self.put = self._ring.put
             except (OSError, AttributeError):
                 self._use_ring = False
         self._pulse = self._ring.pulse if self._ring is not None else 0
 
     def _drop_ring(self) -> None:
+        self.put = _refuse
         if self._ring is not None:
             self.dropped += self._ring.unread
             self._ring.close()
@@ -269,3 +285,8 @@ class Sender:
         self._poll = select.poll()
         self._poll.register(fresh, select.POLLIN)
         self._socket = fresh
+
+
+def _refuse(code: int, step: int, mono_ns: int, wall_ns: int, duration_ns: int) -> bool:
+    """Where there is no ring."""
+    return False

@@ -199,7 +199,7 @@ def broken(part: str) -> Callable[[], Result]:
         from eroica.producers.hook import automaton, identity, profiling, recorder, registry, sender
 
         places: dict[str, tuple[Any, str]] = {
-            "automaton": (automaton.Automaton, "_feed"),
+            "automaton": (automaton.Automaton, "feed"),
             "sender": (sender.Sender, "event"),
             "message": (sender.Sender, "message"),
             "receive": (sender.Sender, "receive"),
