@@ -70,7 +70,8 @@ def find_collectives(trace: Trace, steps: Steps, path: CriticalPath) -> Communic
     if not (launch >= 0).any():
         known[:] = True
     known &= (issued >= steps.window[0]) & (issued < steps.window[1])
-    notes = np.flatnonzero(trace.name_mask(host_collective(n) is not None for n in trace.names) & (trace.category == ANNOTATION))
+    notes = trace.rows(ANNOTATION)
+    notes = notes[trace.named(notes, host_collective)]
     note = _holders(trace, launch, notes)
     params = _holders(trace, launch, np.array(sorted(r for r in trace.comm if trace.category[r] == CPU_OP), np.int64))
     end = trace.end_us[rows]
@@ -86,14 +87,21 @@ def find_collectives(trace: Trace, steps: Steps, path: CriticalPath) -> Communic
 
 
 def bus_bandwidth_gbps(op: str, size: int, bytes_: Floats, duration_us: Floats) -> Floats:
-    """Bus bandwidth, Gb/s: algorithm bandwidth times the factor of nccl-tests' PERFORMANCE.md (n members).
+    """Bus bandwidth, Gb/s: algorithm bandwidth times :func:`bus_factor`.
 
     ``bytes_`` is the larger of input and output per rank. 0 where size, bytes or duration are unknown.
     """
-    factor = {"all_reduce": 2 * (size - 1) / size, "broadcast": 1.0, "reduce": 1.0, "send": 1.0, "recv": 1.0} if size > 1 else {}
-    scale = factor.get(op, (size - 1) / size if size > 1 else 0.0)
     known = (duration_us > 0) & (bytes_ > 0)
-    return np.where(known, bytes_ * 8e-3 * scale / np.where(known, duration_us, 1.0), 0.0)
+    return np.where(known, bytes_ * 8e-3 * bus_factor(op, size) / np.where(known, duration_us, 1.0), 0.0)
+
+
+def bus_factor(op: str, size: int) -> float:
+    """Bytes on the bus per byte of the operation, by nccl-tests' PERFORMANCE.md, for *size* members; 0 where that is unknown."""
+    if size <= 1:
+        return 0.0
+    return {"all_reduce": 2 * (size - 1) / size, "broadcast": 1.0, "reduce": 1.0, "send": 1.0, "recv": 1.0}.get(
+        op, (size - 1) / size
+    )
 
 
 def communicators(communication: Communication, steps: Steps, max_values: int) -> list[Communicator]:

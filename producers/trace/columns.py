@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,9 +112,14 @@ class Trace:
         """Rows of these categories, ascending by start."""
         return np.flatnonzero(_of(self.category, *categories))
 
-    def name_mask(self, accept: Iterable[bool]) -> Mask:
-        """Turn a verdict per interned name into one per row."""
-        return np.fromiter(accept, dtype=np.bool_, count=len(self.names))[self.name]
+    def named(self, rows: Ints, accept: Callable[[str], object]) -> Mask:
+        """Which of *rows* have a name that *accept* takes; every name is asked about once."""
+        number = self.name[rows]
+        verdict = np.zeros(len(self.names), np.bool_)
+        verdict[number] = True
+        for i in np.flatnonzero(verdict).tolist():
+            verdict[i] = bool(accept(self.names[i]))
+        return verdict[number]
 
 
 class _Interner(dict[Any, int]):

@@ -85,10 +85,12 @@ def find_critical_path(trace: Trace, steps: Steps) -> CriticalPath:
     device = trace.rows(KERNEL, MEMCPY, MEMSET)
     cpu_only = device.size == 0
     kernel = trace.category == KERNEL
-    is_collective = trace.name_mask(kernel_collective(n) is not None for n in trace.names)
+    is_collective = np.zeros(len(trace), np.bool_)
     is_collective[list(trace.comm)] = True
     is_collective &= kernel
-    is_collective |= (trace.category == ANNOTATION) & trace.name_mask(_on_host(n) for n in trace.names)
+    for category, accept in ((KERNEL, kernel_collective), (ANNOTATION, _on_host)):
+        rows = trace.rows(category)
+        is_collective[rows] |= trace.named(rows, accept)
     collective = np.flatnonzero(is_collective)
     main, backward = _host_threads(trace, cpu_only, is_collective)
     memory_rows = trace.rows(MEMCPY, MEMSET)
@@ -135,8 +137,7 @@ class _OnDevice:
 
     def exclusive(self, rows: Ints, higher: Intervals | None) -> tuple[Mask, Floats]:
         """Whether each row touches the window, and its time there that no higher class covers."""
-        start = np.clip(self.trace.ts_us[rows], self.low, self.high)
-        end = np.clip(self.trace.end_us[rows], self.low, self.high)
+        start, end = _clip(self.trace.ts_us[rows], self.trace.end_us[rows], self.low, self.high)
         inside = end > start
         return inside, end - start - (higher.overlap(start, end) if higher is not None else 0.0)
 
@@ -167,7 +168,7 @@ class _Groups:
         label = self.stable[self.trace.name[rows]]
         python = self.trace.category[rows] == PYTHON
         path, table = path_ids(tree, label, python)
-        start, end = np.clip(tree.segment_start, low, high), np.clip(tree.segment_end, low, high)
+        start, end = _clip(tree.segment_start, tree.segment_end, low, high)
         free = end - start - masks.overlap(start, end)
         leaf = tree.segment_event
         own = np.asarray(np.bincount(leaf, end - start, rows.size), np.float64)
@@ -221,7 +222,7 @@ def _host_threads(trace: Trace, cpu_only: bool, is_collective: Mask) -> tuple[Ho
     rows = rows[~is_collective[rows]]
     if rows.size == 0:
         return HostThread(rows, build_tree(np.empty(0), np.empty(0))), None
-    stepping = rows[trace.name_mask(step_number(n) >= 0 or n.startswith("Optimizer.step#") for n in trace.names)[rows]]
+    stepping = rows[trace.named(rows, lambda n: step_number(n) >= 0 or n.startswith("Optimizer.step#"))]
     threads = trace.thread[rows]
     size = len(trace.threads)
     if stepping.size:
@@ -230,7 +231,7 @@ def _host_threads(trace: Trace, cpu_only: bool, is_collective: Mask) -> tuple[Ho
         main = int(np.bincount(threads, minlength=size).argmax())
     trees = [_thread(trace, rows[threads == main])]
     if not cpu_only:
-        backward = rows[trace.name_mask(n.startswith("autograd::engine") or n.endswith("Backward") for n in trace.names)[rows]]
+        backward = rows[trace.named(rows, lambda n: n.startswith("autograd::engine") or n.endswith("Backward"))]
         backward = backward[trace.thread[backward] != main]
         if backward.size:
             other = int(np.bincount(trace.thread[backward], minlength=size).argmax())
@@ -244,13 +245,12 @@ def _thread(trace: Trace, rows: Ints) -> HostThread:
 
 def _operators(trace: Trace, thread: HostThread) -> Ints:
     """Segments of a thread in which an operator computes."""
-    enqueue = trace.name_mask(is_enqueue(n) for n in trace.names)
     leaf = thread.rows[thread.tree.segment_event]
-    return np.flatnonzero((trace.category[leaf] == CPU_OP) & ~enqueue[leaf])
+    return np.flatnonzero((trace.category[leaf] == CPU_OP) & ~trace.named(leaf, is_enqueue))
 
 
 def _clip(start: Floats, end: Floats, low: float, high: float) -> tuple[Floats, Floats]:
-    return np.clip(start, low, high), np.clip(end, low, high)
+    return np.minimum(np.maximum(start, low), high), np.minimum(np.maximum(end, low), high)
 
 
 def _join(a: Intervals, b: Intervals) -> Intervals:

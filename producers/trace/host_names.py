@@ -64,6 +64,9 @@ _PAUSE_RULES: dict[str, tuple[str, ...]] = {
 
 _PHASE_PATTERNS = {phase: re.compile("|".join(rules), re.ASCII) for phase, rules in _PHASE_RULES.items()}
 _PAUSE_PATTERNS = {kind: re.compile("|".join(rules), re.ASCII) for kind, rules in _PAUSE_RULES.items()}
+_ANY_PHASE = re.compile("|".join(p.pattern for p in _PHASE_PATTERNS.values()), re.ASCII)
+_ANY_PAUSE = re.compile("|".join(p.pattern for p in _PAUSE_PATTERNS.values()), re.ASCII)
+"""Most names are neither: one search says so."""
 PHASES = tuple(_PHASE_RULES)
 PAUSE_KINDS = tuple(_PAUSE_RULES)
 
@@ -71,10 +74,14 @@ PAUSE_KINDS = tuple(_PAUSE_RULES)
 @lru_cache(maxsize=65_536)
 def phase_of(name: str) -> str:
     """Phase that a host function of this name opens; empty for none."""
+    if _ANY_PHASE.search(name) is None:
+        return ""
     return next((phase for phase, pattern in _PHASE_PATTERNS.items() if pattern.search(name)), "")
 
 
 @lru_cache(maxsize=65_536)
 def pause_of(name: str) -> str:
     """Kind of pause that a host function of this name is; empty for none."""
+    if _ANY_PAUSE.search(name) is None:
+        return ""
     return next((kind for kind, pattern in _PAUSE_PATTERNS.items() if pattern.search(name)), "")

@@ -51,10 +51,12 @@ class Intervals:
         """The part that lies in both sets."""
         if self.start.size == 0 or other.start.size == 0:
             return EMPTY
-        cuts = np.unique(np.concatenate((self.start, self.end, other.start, other.end)))
-        middle = (cuts[:-1] + cuts[1:]) / 2
-        inside = self.contains(middle) & other.contains(middle)
-        return union(cuts[:-1][inside], cuts[1:][inside])
+        # Each interval of the one meets a run of the other's.
+        first = np.searchsorted(other.end, self.start, "right")
+        count = np.maximum(np.searchsorted(other.start, self.end, "left") - first, 0)
+        mine = np.repeat(np.arange(count.size), count)
+        theirs = np.arange(mine.size) + np.repeat(first - np.cumsum(count) + count, count)
+        return union(np.maximum(self.start[mine], other.start[theirs]), np.minimum(self.end[mine], other.end[theirs]))
 
     def contains(self, t: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether each *t* lies in the set."""

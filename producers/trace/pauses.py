@@ -11,8 +11,8 @@ from eroica.producers.trace.collectives import Communication
 from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET, Floats, Trace
 from eroica.producers.trace.critical_path import CriticalPath
 from eroica.producers.trace.host_names import PAUSE_KINDS, pause_of
-from eroica.producers.trace.intervals import union
-from eroica.producers.trace.phases import host_phases, join
+from eroica.producers.trace.intervals import Intervals, union
+from eroica.producers.trace.phases import join
 from eroica.producers.trace.steps import Steps
 from eroica.schemas.summaries import Pause
 
@@ -24,24 +24,29 @@ LAUNCH_BOUND_US = 20.0
 _MAX_KINDS = 32
 
 
-def find_pauses(trace: Trace, steps: Steps, path: CriticalPath) -> list[Pause]:
+def find_pauses(trace: Trace, steps: Steps, path: CriticalPath, host: dict[str, Intervals]) -> list[Pause]:
     """Allocator calls, synchronising calls, compilation, checkpoints and loader waits on the training threads within the
     window.
+
+    :param host: from :func:`~eroica.producers.trace.phases.host_phases`.
     """
     low, high = steps.window
     found = []
     threads = [t for t in (path.main, path.backward) if t is not None]
-    for kind in PAUSE_KINDS:
+    rows = np.concatenate([t.rows for t in threads])
+    place = np.flatnonzero(trace.named(rows, pause_of))
+    kinds = np.array([PAUSE_KINDS.index(pause_of(trace.names[n])) for n in trace.name[rows[place]].tolist()], np.int64)
+    starts = np.concatenate([t.tree.start for t in threads])
+    ends = np.concatenate([t.tree.end for t in threads])
+    for number, kind in enumerate(PAUSE_KINDS):
         if kind == "sync" and path.cpu_only:  # reading a scalar waits for nobody without a device
             continue
-        accept = trace.name_mask(pause_of(n) == kind for n in trace.names)
-        start = np.concatenate([t.tree.start[accept[t.rows]] for t in threads])
-        end = np.concatenate([t.tree.end[accept[t.rows]] for t in threads])
+        start, end = starts[place[kinds == number]], ends[place[kinds == number]]
         inside = (start >= low) & (start < high) & (end > start)
         # A pause within a pause of its kind (a compile that compiles) is one pause.
         merged = union(start[inside], end[inside])
         found.append(_pause(kind, merged.end - merged.start))
-    loader = host_phases(trace, path)["data"].clipped(low, high)
+    loader = host["data"].clipped(low, high)
     found.append(_pause("loader", loader.end - loader.start))
     return [p for p in found if p.count]
 

@@ -19,9 +19,11 @@ from eroica.producers.trace.steps import Steps
 ORDER = ("data", "forward", "backward", "optimizer", "comm_wait", "idle", "other")
 
 
-def step_phases(trace: Trace, steps: Steps, path: CriticalPath) -> list[dict[str, float]]:
-    """Phases of every step, µs; keys as in :data:`ORDER`, absent where 0."""
-    host = host_phases(trace, path)
+def step_phases(trace: Trace, steps: Steps, path: CriticalPath, host: dict[str, Intervals]) -> list[dict[str, float]]:
+    """Phases of every step, µs; keys as in :data:`ORDER`, absent where 0.
+
+    :param host: from :func:`host_phases`.
+    """
     partition = _of_host(path, host) if path.cpu_only else _of_device(trace, path, host)
     start, end = steps.start_us, steps.end_us
     measured = {phase: intervals.overlap(start, end) for phase, intervals in partition.items()}
@@ -34,9 +36,9 @@ def step_phases(trace: Trace, steps: Steps, path: CriticalPath) -> list[dict[str
 
 def host_phases(trace: Trace, path: CriticalPath) -> dict[str, Intervals]:
     """When the host is in each phase, disjoint; inner phases win over outer ones (a loader inside a forward is data)."""
-    phases = {phase: union(*_named(trace, path.main, phase)) for phase in PHASES}
+    phases = {phase: union(*_of_phase(trace, path.main, phase)) for phase in PHASES}
     if path.backward is not None:
-        threads = [_named(trace, path.backward, "backward"), (phases["backward"].start, phases["backward"].end)]
+        threads = [_of_phase(trace, path.backward, "backward"), (phases["backward"].start, phases["backward"].end)]
         phases["backward"] = union(np.concatenate([t[0] for t in threads]), np.concatenate([t[1] for t in threads]))
     taken: Intervals | None = None
     disjoint = {}
@@ -52,8 +54,8 @@ def join(*sets: Intervals) -> Intervals:
     return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
 
 
-def _named(trace: Trace, thread: HostThread, phase: str) -> tuple[Floats, Floats]:
-    mask = trace.name_mask(phase_of(n) == phase for n in trace.names)[thread.rows]
+def _of_phase(trace: Trace, thread: HostThread, phase: str) -> tuple[Floats, Floats]:
+    mask = trace.named(thread.rows, lambda n: phase_of(n) == phase)
     return thread.tree.start[mask], thread.tree.end[mask]
 
 

@@ -70,8 +70,10 @@ def find_steps(trace: Trace) -> Steps:
 
 
 def _profiler_steps(trace: Trace, rows: Ints) -> tuple[Ints, Floats, Floats] | None:
-    numbers = np.fromiter((step_number(n) for n in trace.names), np.int64, len(trace.names))[trace.name[rows]]
-    rows, numbers = rows[(numbers >= 0) & (trace.dur_us[rows] > 0)], numbers[(numbers >= 0) & (trace.dur_us[rows] > 0)]
+    rows = rows[trace.named(rows, lambda n: step_number(n) >= 0)]
+    numbers = np.array([step_number(trace.names[n]) for n in trace.name[rows].tolist()], np.int64)
+    real = trace.dur_us[rows] > 0
+    rows, numbers = rows[real], numbers[real]
     if rows.size == 0:
         return None
     # A step can be seen on several threads or streams: the longest span of a number is the step.
@@ -86,7 +88,7 @@ def _profiler_steps(trace: Trace, rows: Ints) -> tuple[Ints, Floats, Floats] | N
 def _annotated(trace: Trace, prefix: str, bound: str) -> Floats:
     """Times of the annotation that comes back most regularly: the one seen last, if several begin like this."""
     rows = trace.rows(ANNOTATION, CPU_OP)
-    rows = rows[trace.name_mask(n.startswith(prefix) for n in trace.names)[rows]]
+    rows = rows[trace.named(rows, lambda n: n.startswith(prefix))]
     if rows.size == 0:
         return np.empty(0)
     rows = rows[trace.name[rows] == trace.name[rows[-1]]]
@@ -96,9 +98,11 @@ def _annotated(trace: Trace, prefix: str, bound: str) -> Floats:
 
 def _rhythm(trace: Trace) -> Floats:
     """Starts of a repeating pattern of collectives, counted back from the end of the trace."""
-    device = trace.name_mask(kernel_collective(n) is not None for n in trace.names) & (trace.category == KERNEL)
-    host = trace.name_mask(host_collective(n) is not None for n in trace.names) & (trace.category == ANNOTATION)
-    rows = np.flatnonzero(device if device.any() else host)
+    rows = trace.rows(KERNEL)
+    rows = rows[trace.named(rows, kernel_collective)]
+    if rows.size == 0:
+        rows = trace.rows(ANNOTATION)
+        rows = rows[trace.named(rows, host_collective)]
     tokens = trace.name[rows]
     elements = np.array([trace.comm[r].in_elements if r in trace.comm else 0 for r in rows.tolist()], np.int64)
     for period in range(1, min(tokens.size // MIN_RHYTHM_REPEATS, _MAX_RHYTHM) + 1):

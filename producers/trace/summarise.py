@@ -14,7 +14,7 @@ from eroica.producers.trace.fit import fit
 from eroica.producers.trace.identity import TraceIdentity, identify
 from eroica.producers.trace.pattern import Samples, patterns
 from eroica.producers.trace.pauses import find_pauses, side_pauses, window_figures
-from eroica.producers.trace.phases import step_phases
+from eroica.producers.trace.phases import host_phases, step_phases
 from eroica.producers.trace.reader import read_trace
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.steps import Steps, find_steps
@@ -123,6 +123,7 @@ def summarise_trace(trace: Trace, who: Identity, settings: SummarySettings, extr
         )
     steps = find_steps(trace)
     path = find_critical_path(trace, steps)
+    host = host_phases(trace, path)
     communication = find_collectives(trace, steps, path)
     functions, stacks, below = patterns(trace, steps, path, communication.operations, extras.samples, settings.min_beta)
     figures = window_figures(trace, steps, path, communication)
@@ -138,12 +139,14 @@ def summarise_trace(trace: Trace, who: Identity, settings: SummarySettings, extr
         ended_at_us=int(trace.origin_us + steps.window[1]),
         steps=[
             StepRecord(step=int(n), start_us=round(float(a) - low, 1), duration_us=round(float(b - a), 1), phases_us=phases)
-            for n, a, b, phases in zip(steps.number, steps.start_us, steps.end_us, step_phases(trace, steps, path), strict=True)
+            for n, a, b, phases in zip(
+                steps.number, steps.start_us, steps.end_us, step_phases(trace, steps, path, host), strict=True
+            )
         ],
         functions=functions[: settings.max_functions],
         stacks=stacks,
         communicators=communicators(communication, steps, settings.max_slot_values)[: settings.max_communicators],
-        pauses=find_pauses(trace, steps, path),
+        pauses=find_pauses(trace, steps, path, host),
         metrics=list(extras.metrics),
         figures=figures,
         lost=_lost(trace, below + max(0, len(functions) - settings.max_functions)),
