@@ -39,8 +39,10 @@ NUISANCE = ("nuisance.missing=0.02", "nuisance.duplicate=0.02", "nuisance.late=0
 UNEVEN_FAULTS = ("slow_gpu_clock", "cpu_contention", "nic_halved")
 """Faults that are tried in each job of unequal ranks too."""
 _BASE = ("history.before=0", "history.after=0")
+PAST = ("history.baseline=true", "history.before=20")
+"""A healthy profile of the same job, as detect asks for once a job runs steadily. Cases of kind ``blind`` lack it."""
 OWN_PAST = frozenset({"regression", "allocator_churn"})
-"""Faults of all ranks alike: only the job's own healthy profile tells them, so these cases hold one."""
+"""Faults of all ranks alike, which nothing but the job's past can tell: they are not tried without it."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Case:
     """One run of the simulator."""
 
     kind: str
-    """``fault``, ``healthy``, ``uneven`` (a fault in a job of unequal ranks), ``pair`` or ``nuisance`` (a bad delivery of the
-    ``fault`` case that is like it in all else, the seed too)."""
+    """``fault``, ``healthy``, ``uneven`` (a fault in a job of unequal ranks), ``blind`` (the ``fault`` case without the job's
+    past), ``pair``, or ``nuisance`` (a bad delivery of the ``fault`` case that is like it in all else, the seed too)."""
     layout: str
     what: str
     level: str
@@ -73,29 +75,33 @@ def cases(layouts: tuple[str, ...], seeds: int, healthy_seeds: int, base_seed: i
     for layout in layouts:
         row = tuple(LAYOUTS).index(layout)
         for column, fault in enumerate(FAULTS):
-            past = ("history.baseline=true", "history.before=20") if fault in OWN_PAST else ()
             for level, dose in DOSES.items():
                 for n in range(seeds):
                     # Half of the runs have finely sampled utilisation, as [P] has, half have what a trace alone gives.
                     sampling = f"profile.sampling={'true' if (row + column + n) % 2 == 0 else 'false'}"
                     broken = f"faults=[{{fault: {fault}, dose: {dose}}}]"
-                    yield _case("fault", layout, fault, level, n, (broken, sampling, *past), base_seed)
+                    yield _case("fault", layout, fault, level, n, (broken, sampling, *PAST), base_seed)
                     if level != "masked" and n == 0:
-                        yield _case("nuisance", layout, fault, level, n, (broken, sampling, *past, *NUISANCE), base_seed)
+                        yield _case("nuisance", layout, fault, level, n, (broken, sampling, *PAST, *NUISANCE), base_seed)
+                        if fault not in OWN_PAST:
+                            yield _case("blind", layout, fault, level, n, (broken, sampling), base_seed)
         for one, two in PAIRS:
             for n in range(seeds):
                 broken = f"faults=[{{fault: {one}, dose: 1.25}}, {{fault: {two}, dose: 1.25}}]"
-                yield _case("pair", layout, f"{one}+{two}", "loud", n, (broken,), base_seed)
+                yield _case("pair", layout, f"{one}+{two}", "loud", n, (broken, *PAST), base_seed)
         for what, assignment in HEALTHY.items():
             if not _fits(layout, what):
                 continue
             for noise in NOISES:
                 for n in range(healthy_seeds):
-                    yield _case("healthy", layout, what, noise, n, (*_variant(what, assignment), f"noise={noise}"), base_seed)
+                    # Every second healthy run has no past: neither may lead to an accusation.
+                    past = PAST if n % 2 else ()
+                    given = (*_variant(what, assignment), f"noise={noise}", *past)
+                    yield _case("healthy", layout, what, noise, n, given, base_seed)
             for fault in UNEVEN_FAULTS if assignment else ():
                 for level in ("loud", "quiet"):
                     for n in range(seeds):
-                        given = (*_variant(what, assignment), f"faults=[{{fault: {fault}, dose: {DOSES[level]}}}]")
+                        given = (*_variant(what, assignment), f"faults=[{{fault: {fault}, dose: {DOSES[level]}}}]", *PAST)
                         yield _case("uneven", layout, f"{what}, {fault}", level, n, given, base_seed)
 
 
@@ -117,6 +123,7 @@ def _fits(layout: str, what: str) -> bool:
 
 def _case(kind: str, layout: str, what: str, level: str, n: int, assignments: tuple[str, ...], base_seed: int) -> Case:
     seed = (
-        zlib.crc32(f"{base_seed}/{kind if kind != 'nuisance' else 'fault'}/{layout}/{what}/{level}/{n}".encode()) % 1_000_000_007
+        zlib.crc32(f"{base_seed}/{'fault' if kind in ('nuisance', 'blind') else kind}/{layout}/{what}/{level}/{n}".encode())
+        % 1_000_000_007
     )
     return Case(kind, layout, what, level, n, assignments, seed)

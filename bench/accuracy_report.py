@@ -53,6 +53,7 @@ _KINDS: dict[str, Callable[[Case], bool]] = {
     "unequal ranks, loud": lambda c: c.kind == "uneven" and c.level == "loud",
     "unequal ranks, quiet": lambda c: c.kind == "uneven" and c.level == "quiet",
     "two culprits": lambda c: c.kind == "pair",
+    "no own past": lambda c: c.kind == "blind",
     "bad delivery": lambda c: c.kind == "nuisance",
 }
 

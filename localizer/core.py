@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 from eroica.localizer.actions import Advice
 from eroica.localizer.build import build_frame
+from eroica.localizer.frame import Frame
+from eroica.localizer.past import PastProfiles, baselines_of
 from eroica.localizer.playbook import load_playbook
 from eroica.localizer.rules import RULE_SETS
 from eroica.localizer.stacks import judge_stacks
 from eroica.localizer.verdict import make_verdict
 from eroica.schemas.errors import SchemaError
 from eroica.schemas.groups import GroupChunk
+from eroica.schemas.memory import Baseline
 from eroica.schemas.outputs import InputRef, Output
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.topics import message_key
@@ -27,6 +30,10 @@ The group stage closes every class, also of nobody, so this is the last resort. 
 order in which a replay sees the partitions does not matter."""
 MAX_PUBLISHED = 100_000
 """Request ids remembered as published."""
+HEALTHY_REASONS = frozenset({"scheduled", "manual"})
+"""Profiles asked for without a complaint: where they show nobody at fault, they become the job's healthy past."""
+WHOLE_COVERAGE = 0.9
+"""A healthy profile needs this share of the workers."""
 
 
 @dataclass
@@ -53,7 +60,8 @@ class LocalizerCore:
     """Collects the classes of each request and judges it once all are here.
 
     Guarantees: one verdict a request, however often its chunks come; the verdict is a function of the content of the chunks
-    alone, not of their order. A request in ``published`` is never judged again.
+    and of the healthy profiles that are older than its request, not of their order. A request in ``published`` is never judged
+    again.
     """
 
     def __init__(self, settings: LocalizeSettings, published: tuple[str, ...] = ()) -> None:
@@ -61,8 +69,13 @@ class LocalizerCore:
         self.playbook = load_playbook(settings.playbook_dir)
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._published: OrderedDict[str, None] = OrderedDict((request, None) for request in published)
+        self._past = PastProfiles()
         self.repeated = 0
         """Chunks that changed nothing."""
+
+    def remember(self, baseline: Baseline) -> None:
+        """Take in a healthy profile from the topic; repetitions change nothing."""
+        self._past.add(baseline)
 
     def feed(self, chunk: GroupChunk, ref: InputRef) -> list[Output]:
         """Take in a chunk.
@@ -84,10 +97,10 @@ class LocalizerCore:
             return []
         entry.chunks[chunk.cls, chunk.chunk] = chunk
         entry.size.setdefault(chunk.cls, chunk.chunks)
-        outputs = [self._judge(request)] if entry.complete() else []
+        outputs = self._judge(request) if entry.complete() else []
         outputs += self._judge_lost(ref.partition, chunk.request.issued_at_us)
         while len(self._open) > MAX_OPEN:
-            outputs.append(self._judge(next(iter(self._open))))
+            outputs += self._judge(next(iter(self._open)))
         return outputs
 
     def mark_published(self, request: str) -> None:
@@ -110,17 +123,31 @@ class LocalizerCore:
     def _judge_lost(self, partition: int, now_us: int) -> list[Output]:
         """Of one partition only, in which order is given: other partitions are read faster or slower."""
         lost = [r for r, entry in self._open.items() if partition in entry.first and entry.lost_at_us < now_us]
-        return [self._judge(request) for request in lost]
+        return [output for request in lost for output in self._judge(request)]
 
-    def _judge(self, request: str) -> Output:
+    def _judge(self, request: str) -> list[Output]:
         # Taken out first: what cannot be judged must not be tried again with every message that follows.
         entry = self._open.pop(request)
         frame = build_frame(entry.chunks.values())
-        rules = judge_stacks if frame.request.mode == "stacks" else None
-        judgement = rules(frame) if rules is not None else RULE_SETS[self._settings.rules](frame, self._settings)
+        if frame.request.mode == "stacks":
+            judgement = judge_stacks(frame)
+        else:
+            judgement = RULE_SETS[self._settings.rules](frame, self._settings, self._past.before(frame))
         verdict: Verdict = make_verdict(frame, judgement, self._settings, Advice(self.playbook))
         self.mark_published(request)
-        return Output(key=message_key(verdict.job), message=verdict, event_time_us=frame.event_time_us)
+        outputs = [Output(key=message_key(verdict.job), message=verdict, event_time_us=frame.event_time_us)]
+        for baseline in self._healthy(frame):
+            self.remember(baseline)
+            outputs.append(Output(message_key(baseline.job, baseline.cls), baseline, frame.event_time_us))
+        return outputs
+
+    def _healthy(self, frame: Frame) -> list[Baseline]:
+        """*frame* as the job's healthy past, if it is fit. It is judged by itself, so that no past decides about another."""
+        asked = frame.request.reason in HEALTHY_REASONS and frame.request.mode == "profile"
+        if not asked or frame.coverage < WHOLE_COVERAGE or frame.size == 0:
+            return []
+        alone = RULE_SETS["eroica"](frame, self._settings, None)
+        return [] if alone.findings or not alone.comparable else baselines_of(frame)
 
 
 def _check(chunk: GroupChunk, ref: InputRef) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,12 +11,15 @@ import numpy as np
 from eroica.localizer.frame import Frame
 from eroica.localizer.own import measure_own
 from eroica.localizer.profile import exclusive_table, function_label
+from eroica.localizer.stepmodel import step_model
 from eroica.localizer.transfers import kind_keys, meetings, weighted_medians
 from eroica.schemas.groups import FunctionName
 from eroica.schemas.memory import Baseline
 
 MAX_FUNCTIONS, MAX_TRANSFERS = 200, 500
 """Entries of a baseline: those that take longest."""
+MAX_REMEMBERED = 10_000
+"""Profiles of all jobs together."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Past:
     own_us: dict[str, float]
     """Class → usual own time."""
     step_us: float
+    lost_us: float = 0.0
+    """Time of a step that went to ranks slower than usual in their role, whoever it was."""
     functions: dict[str, dict[str, float]] = field(default_factory=dict)
     """Class → function (as :func:`function_key`) → exclusive time per step."""
     transfers: dict[str, float] = field(default_factory=dict)
@@ -50,6 +55,7 @@ def fingerprint(frame: Frame) -> str:
 def baselines_of(frame: Frame) -> list[Baseline]:
     """A healthy frame as messages, one a class."""
     own = measure_own(frame, 3.5)
+    lost = step_model(frame).gain_us(own.own_us, np.minimum(own.own_us, own.usual_us))
     digest, transfers = fingerprint(frame), _transfers(frame)
     out = []
     for number, cls in enumerate(frame.classes):
@@ -71,6 +77,7 @@ def baselines_of(frame: Frame) -> list[Baseline]:
                 event_time_us=frame.event_time_us,
                 step_us=round(float(own.step_us[rows].mean()), 1),
                 own_us=round(float(np.median(own.own_us[rows])), 1),
+                lost_us=round(lost, 1),
                 functions={name: round(value, 1) for name, value in longest},
                 transfers=transfers,
             )
@@ -78,25 +85,46 @@ def baselines_of(frame: Frame) -> list[Baseline]:
     return out
 
 
-def past_of(baselines: Iterable[Baseline], frame: Frame) -> Past | None:
-    """The past that *frame* may be held against: the latest healthy profile before its request, of the same fingerprint.
+class PastProfiles:
+    """Healthy profiles by job, the latest ``MAX_REMEMBERED`` of all jobs. Repetitions and order change nothing."""
 
-    :param baselines: of its job, in any order.
-    """
-    digest, now = fingerprint(frame), frame.request.issued_at_us
-    fitting = [b for b in baselines if b.fingerprint == digest and b.event_time_us < now and b.request != frame.request.request]
-    if not fitting:
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[tuple[str, str], dict[str, Baseline]] = OrderedDict()
+
+    def add(self, baseline: Baseline) -> None:
+        """Take in one class of a profile."""
+        key = (baseline.job, baseline.request)
+        self._jobs.setdefault(key, {}).setdefault(baseline.cls, baseline)
+        self._jobs.move_to_end(key)
+        while len(self._jobs) > MAX_REMEMBERED:
+            self._jobs.popitem(last=False)
+
+    def before(self, frame: Frame) -> Past | None:
+        """The past that *frame* may be held against: the latest profile before its request, with the same fingerprint."""
+        request = frame.request
+        older = [
+            (max(b.event_time_us for b in classes.values()), name, classes)
+            for (job, name), classes in self._jobs.items()
+            if job == request.job and name != request.request
+        ]
+        older = [entry for entry in older if entry[0] < request.issued_at_us]
+        if not older:
+            return None
+        digest = fingerprint(frame)
+        for event_time_us, name, classes in sorted(older, key=lambda entry: entry[:2], reverse=True):
+            if any(b.fingerprint != digest for b in classes.values()):
+                continue
+            mine = [classes[cls] for cls in sorted(classes)]
+            return Past(
+                request=name,
+                event_time_us=event_time_us,
+                own_us={b.cls: b.own_us for b in mine},
+                step_us=float(np.mean([b.step_us for b in mine])),
+                lost_us=max(b.lost_us for b in mine),
+                functions={b.cls: b.functions for b in mine},
+                transfers=mine[0].transfers,
+            )
         return None
-    latest = max(fitting, key=lambda b: (b.event_time_us, b.request)).request
-    mine = sorted((b for b in fitting if b.request == latest), key=lambda b: b.cls)
-    return Past(
-        request=latest,
-        event_time_us=max(b.event_time_us for b in mine),
-        own_us={b.cls: b.own_us for b in mine},
-        step_us=float(np.mean([b.step_us for b in mine])),
-        functions={b.cls: b.functions for b in mine},
-        transfers=mine[0].transfers,
-    )
 
 
 def _transfers(frame: Frame) -> dict[str, float]:

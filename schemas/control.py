@@ -11,7 +11,8 @@ from eroica.schemas.base import Int, Message
 from eroica.schemas.errors import SchemaError
 from eroica.schemas.ranks import MAX_RANK, RankRanges
 
-Reason = Literal["degradation", "spike", "blocked", "manual", "offline"]
+Reason = Literal["degradation", "spike", "blocked", "manual", "scheduled", "offline"]
+"""``scheduled``: nobody complains; the profile shows what is healthy in this job."""
 Mode = Literal["profile", "stacks"]
 
 MAX_CLASSES = 1_024

@@ -20,6 +20,8 @@ class Baseline(Message, frozen=True, kw_only=True, tag="baseline"):
     step_us: float
     own_us: float = 0.0
     """Median own time per step: the step less its exposed communication."""
+    lost_us: float = 0.0
+    """Time of a step of the job that went to ranks slower than usual in their role, whoever it was."""
     functions: dict[str, float] = msgspec.field(default_factory=dict)
     """Function → median exclusive time per step, µs."""
     transfers: dict[str, float] = msgspec.field(default_factory=dict)

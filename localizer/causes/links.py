@@ -97,7 +97,8 @@ def _slow(ratio: Floats, mine: Bools) -> Bools:
         return mine
     lower = logs[mine][logs[mine] <= np.median(logs[mine])]
     spread = MAD_TO_SIGMA * float(np.median(np.abs(lower - np.median(lower))))
-    return np.asarray(logs >= max(np.log(SLOW_RATIO), SLOW_SPREADS * spread))
+    usual = max(0.0, float(np.median(lower)))
+    return np.asarray(logs - usual >= max(np.log(SLOW_RATIO), SLOW_SPREADS * spread))
 
 
 def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: list[OddReading]) -> _Place:

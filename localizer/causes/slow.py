@@ -6,9 +6,11 @@ import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.causes.places import places
-from eroica.localizer.frame import Ints
+from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
+from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS
 from eroica.localizer.profile import function_evidence, grown_functions
+from eroica.localizer.robust import MAD_TO_SIGMA
 from eroica.schemas.verdicts import Evidence
 
 RULE = "eroica/own-time"
@@ -24,7 +26,8 @@ def slow_rows(measures: Measures) -> Ints:
     """Rows whose own time stands out in most steps, whose peers wait for them, and whose mending would give time back."""
     own, settings = measures.own, measures.settings
     least = settings.min_effect * measures.step_us
-    out = np.flatnonzero(own.comparable & (own.z >= own.limit) & (own.excess_us >= least))
+    z = np.maximum(own.z, _host_z(measures))
+    out = np.flatnonzero(own.comparable & (z >= own.limit) & (own.excess_us >= least))
     out = out[_released(measures, out)]
     if out.size == 0:
         return out
@@ -38,17 +41,39 @@ def slow_rows(measures: Measures) -> Ints:
 
 
 def find_slow(measures: Measures, rows: Ints) -> list[Finding]:
-    """*rows* as causes: hosts, workers. What they give back together is shared out by their excess."""
+    """*rows* as causes: hosts, workers. What they give back together is shared out by the excess of the slowest of each."""
     if rows.size == 0:
         return []
     own = measures.own
     gain = measures.model.gain_us(own.own_us, own.mended(rows))
-    total = float(own.excess_us[rows].sum())
-    found = []
-    for mine, hosts in places(rows, measures.rows_of_hosts()):
-        share = gain * float(own.excess_us[mine].sum()) / total
-        found.append(_finding(measures, mine, rows, hosts, share))
-    return found
+    where = places(rows, measures.rows_of_hosts())
+    slowest = [float(own.excess_us[mine].max()) for mine, _ in where]
+    return [
+        _finding(measures, mine, rows, hosts, gain * excess / sum(slowest))
+        for (mine, hosts), excess in zip(where, slowest, strict=True)
+    ]
+
+
+def _host_z(measures: Measures) -> Floats:
+    """For each row, how far its host's workers stand out together: what all of them share is seen through more noise."""
+    own, frame = measures.own, measures.frame
+    hosts = measures.rows_of_hosts()
+    out = np.zeros(frame.size)
+    if len(hosts) < MIN_PEERS or own.steps.size == 0:
+        return out
+    for role in np.unique(frame.cls).tolist():
+        shared = [(h, np.array([r for r in rows if frame.cls[r] == role], dtype=np.int64)) for h, rows in hosts.items()]
+        shared = [(h, rows) for h, rows in shared if rows.size > 1]
+        if len(shared) < MIN_PEERS:
+            continue
+        apart = np.array([(own.own_us[rows] - own.usual_us[rows]).mean(axis=0) for _, rows in shared])
+        level = np.median(apart, axis=1)
+        between = MAD_TO_SIGMA * float(np.median(np.abs(level - np.median(level))))
+        each = MAD_TO_SIGMA * float(np.median(np.abs(apart - level[:, None])))
+        floor = FLOOR * float(np.median(own.usual_us[shared[0][1]])) * (1 + FLOOR_FEW / len(shared))
+        for (_, rows), value in zip(shared, level.tolist(), strict=True):
+            out[rows] = value / max(between, each / np.sqrt(own.steps.size), floor / np.sqrt(rows.size), 1e-9)
+    return out
 
 
 def _released(measures: Measures, rows: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

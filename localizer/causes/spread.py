@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.frame import Floats, Ints
+from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import Finding, name_rows
+from eroica.localizer.own import MIN_PEERS
 from eroica.schemas.verdicts import CauseClass, Evidence
 
 RULE = "eroica/spread"
-CELL_SPREADS = 4.0
-"""A worker is late in a step if its own time lies so many spreads above the usual."""
+HOLDS_UP = 0.5
+"""A worker holds a step up if it is at least this share as late as the latest."""
+UNPROVEN = 0.05
+"""Without a past that shows what chance does here, less of the step is not worth a word."""
 PAUSE_SHARE = 0.4
 """A pause explains a worker's lateness if its longest is at least this share of it."""
 EXPLAINED = 0.5
@@ -24,46 +27,53 @@ LOADER_SHARE = 0.10
 def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
     """What is lost in single steps to ranks other than *slow*."""
     own, frame, model = measures.own, measures.frame, measures.model
-    if own.steps.size == 0 or frame.size < 2:
+    if own.steps.size == 0 or frame.size < MIN_PEERS:
         return []
     mended = own.mended(slow)
-    apart = mended - own.usual_us
-    noise = np.maximum(own.spread_us, 0.01 * np.median(own.usual_us, axis=1))[:, None]
-    late = (apart > CELL_SPREADS * noise) & own.comparable[:, None]
-    loss = model.gain_us(mended, np.where(late, own.usual_us, mended))
-    if loss < measures.settings.min_effect * measures.step_us:
-        return []
-    weight = np.where(late, apart, 0.0)
+    apart = np.where(own.comparable[:, None], np.maximum(mended - own.usual_us, 0.0), 0.0)
     # Only the latest of a step hold it up; the others' lateness is hidden behind theirs.
-    weight = np.where(weight >= 0.5 * weight.max(axis=0, initial=0.0), weight, 0.0)
-    rows = np.flatnonzero(weight.sum(axis=1) > 0)
+    weight = np.where(apart >= HOLDS_UP * apart.max(axis=0, initial=0.0), apart, 0.0)
+    loss = model.gain_us(mended, np.minimum(mended, own.usual_us)) - (measures.past.lost_us if measures.past else 0.0)
+    least = measures.settings.min_effect * measures.step_us
     what, share, who = _pause(measures, weight)
-    if share >= EXPLAINED:
-        return [_finding(measures, "software_pause", who, loss, what, share)]
+    # A pause stands in the way as a whole, wherever in the step it comes.
+    longest = float(apart.max(axis=0, initial=0.0).mean())
+    if share >= EXPLAINED and longest >= least:
+        return [_finding(measures, "software_pause", who, max(loss, longest), what, share)]
+    if loss < (least if measures.past else max(least, UNPROVEN * measures.step_us)):
+        return []
     phases = _phases(measures, weight)
     total = max(sum(phases.values()), 1e-9)
-    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total:
-        return [_finding(measures, "data_imbalance", rows, loss, "compute time", share)] if _changing(measures, weight) else []
+    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total and _changing(measures, weight):
+        return [_finding(measures, "data_imbalance", np.flatnonzero(weight.sum(axis=1)), loss, "unequal compute", 1.0)]
     if phases.get("data", 0.0) >= EXPLAINED * total:
+        rows = np.flatnonzero(weight.sum(axis=1) > 0)
         return [_finding(measures, "software_pause", rows, loss, "loader", phases["data"] / total)]
     return []
 
 
 def find_common_pauses(measures: Measures) -> list[Finding]:
     """Pauses that all ranks take alike: nobody is late, and everybody is slow."""
-    frame = measures.frame
+    what, each = common_pause(measures.frame)
+    least = LOADER_SHARE if what == "loader" else measures.settings.min_effect
+    return [pause_finding(measures, what, each)] if what and measures.share(each) >= least else []
+
+
+def common_pause(frame: Frame) -> tuple[str, float]:
+    """The kind of pause that takes most of a step on the median rank, and how long, µs; loading only if nothing else is there."""
     steps = np.maximum(np.bincount(frame.step_row, minlength=frame.size), 1)
     total: dict[str, Floats] = {}
     for row, what, _, total_us, _ in frame.pauses:
         total.setdefault(what, np.zeros(frame.size))[row] += total_us
-    found = []
-    for what, column in sorted(total.items()):
-        each = float(np.median(column / steps)) if frame.size else 0.0
-        least = LOADER_SHARE if what == "loader" else measures.settings.min_effect
-        if measures.share(each) >= least:
-            rows = np.flatnonzero(column > 0)
-            found.append(_finding(measures, "software_pause", rows, each, what, measures.share(each)))
-    return found
+    each = {what: float(np.median(column / steps)) for what, column in total.items()}
+    best = max(sorted(each), key=lambda what: (what != "loader" and each[what] > 0, each[what]), default="")
+    return best, each.get(best, 0.0)
+
+
+def pause_finding(measures: Measures, what: str, each: float) -> Finding:
+    """Pauses of kind *what* on all ranks that take *each* µs of a step."""
+    rows = np.array(sorted({row for row, kind, *_ in measures.frame.pauses if kind == what}), dtype=np.int64)
+    return _finding(measures, "software_pause", rows, each, what, measures.share(each))
 
 
 def _pause(measures: Measures, weight: Floats) -> tuple[str, float, Ints]:

@@ -19,7 +19,7 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
     own, model, frame = measures.own, measures.model, measures.frame
     if model.stages < 2 or own.steps.size == 0:
         return [], []
-    level = np.array([float(np.median(own.usual_us[model.stage == s])) for s in range(model.stages)])
+    level = _level(measures)
     heavy = int(level.argmax())
     loss = _loss(measures, level)
     least = USUAL_LOSS
@@ -42,6 +42,16 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
         gain_us=loss - before,
     )  # fmt: skip
     return [finding], []
+
+
+def _level(measures: Measures) -> Floats:
+    """Usual own time of each stage: on the device model that most workers have, if all stages have some of it."""
+    own, model, devices = measures.own, measures.model, np.array(measures.frame.devices, dtype=object)
+    names, counts = np.unique(devices.astype(str), return_counts=True)
+    common = devices == names[int(counts.argmax())]
+    if np.unique(model.stage[common]).size < model.stages:
+        common[:] = True
+    return np.array([float(np.median(own.usual_us[common & (model.stage == s)])) for s in range(model.stages)])
 
 
 def _loss(measures: Measures, level: Floats) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.causes.spread import common_pause, pause_finding
 from eroica.localizer.frame import Floats
 from eroica.localizer.judgement import Finding
 from eroica.localizer.past import function_key
@@ -14,6 +15,8 @@ from eroica.schemas.verdicts import Evidence
 RULE = "eroica/past"
 FUNCTION_SHARE = 0.10
 MAX_FUNCTIONS = 5
+PAUSE_SHARE = 0.5
+"""Recorded pauses on all ranks that make up this share of the growth are its cause."""
 
 
 def find_whole(measures: Measures) -> list[Finding]:
@@ -30,6 +33,9 @@ def find_whole(measures: Measures) -> list[Finding]:
     roles = np.array([float(np.median((usual - then)[frame.cls == c])) for c in np.unique(frame.cls).tolist()])
     if growth < least or bool((roles < 0.5 * least).any()):
         return []
+    what, paused = common_pause(frame)
+    if paused >= PAUSE_SHARE * growth:
+        return [pause_finding(measures, what, paused)]
     grown = _grown(measures, growth)
     evidence = [
         Evidence(

@@ -6,13 +6,14 @@ import numpy as np
 
 from eroica.localizer.frame import Floats, Frame
 from eroica.localizer.judgement import Finding, Judgement, name_rows
+from eroica.localizer.past import Past
 from eroica.localizer.profile import WAITING_CATEGORY
 from eroica.localizer.robust import MAD_TO_SIGMA
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import Evidence
 
 
-def judge_guide(frame: Frame, settings: LocalizeSettings) -> Judgement:
+def judge_guide(frame: Frame, settings: LocalizeSettings, past: Past | None = None) -> Judgement:
     """z = (p50 − median) / (1.4826 MAD) > 3.5 in a class ([G]); to the letter, so a MAD of 0 makes any excess infinite."""
     if frame.size < 2 or not frame.functions:
         return Judgement(comparable=False, notes=["the guide's rule needs functions of at least two workers"])

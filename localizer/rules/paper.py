@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement, name_rows
+from eroica.localizer.past import Past
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import Evidence
 
@@ -30,7 +31,7 @@ class PaperScores:
     """Abnormal by Δ: a problem of some, not of all."""
 
 
-def judge_paper(frame: Frame, settings: LocalizeSettings) -> Judgement:
+def judge_paper(frame: Frame, settings: LocalizeSettings, past: Past | None = None) -> Judgement:
     """Abnormal iff β > 1 % and (D > 0 or Δ > median + 5 MAD)."""
     if frame.size < 2 or not frame.functions:
         return Judgement(comparable=False, notes=["the paper's rule needs functions of at least two workers"])
