@@ -11,7 +11,7 @@ from eroica import __version__
 from eroica.localizer.actions import Advice
 from eroica.localizer.fit import fit
 from eroica.localizer.frame import Frame
-from eroica.localizer.isolation import isolation_group
+from eroica.localizer.isolation import Groups
 from eroica.localizer.judgement import Finding, Judgement
 from eroica.localizer.playbook import Leaf
 from eroica.localizer.words import headline
@@ -52,9 +52,9 @@ def whole_verdict(frame: Frame, judgement: Judgement, settings: LocalizeSettings
     """
     sure = [f for f in judgement.findings if f.confidence >= settings.accuse_confidence]
     doubtful = [f for f in judgement.findings if f.confidence < settings.accuse_confidence]
-    advice = advice or Advice()
+    advice, groups = advice or Advice(), Groups(frame)
     leaves = [advice.leaf(frame, finding, sure) for finding in sure]
-    causes = [_cause(frame, finding, leaf, advice) for finding, leaf in zip(sure, leaves, strict=True)]
+    causes = [_cause(frame, finding, leaf, advice, groups) for finding, leaf in zip(sure, leaves, strict=True)]
     status = _status(frame, judgement, causes)
     if status == "insufficient_data":
         doubtful, causes = [*sure, *doubtful], []
@@ -117,7 +117,7 @@ def _doubt(finding: Finding, settings: LocalizeSettings) -> str:
     return f"seen but not sure enough to accuse ({finding.confidence:.2f} < {settings.accuse_confidence}): {finding.cls}, {who}"
 
 
-def _cause(frame: Frame, finding: Finding, leaf: Leaf | None, advice: Advice) -> Cause:
+def _cause(frame: Frame, finding: Finding, leaf: Leaf | None, advice: Advice, groups: Groups) -> Cause:
     rows = np.flatnonzero(np.isin(frame.ranks, finding.ranks))
     roles = [frame.classes[role] for role in np.unique(frame.cls[rows]).tolist()]
     stages = {match.group(1) for role in roles if (match := _STAGE.match(role))}
@@ -125,7 +125,7 @@ def _cause(frame: Frame, finding: Finding, leaf: Leaf | None, advice: Advice) ->
         class_=finding.cls,
         fault=finding.fault or (leaf.signature.fault if leaf is not None else None),
         suspects=Suspects(ranks=format_ranks(finding.ranks), hosts=finding.hosts, stages=sorted(int(s) for s in stages)),
-        isolation_group=isolation_group(frame, finding.ranks, finding.hosts),
+        isolation_group=groups.smallest(finding.ranks, finding.hosts),
         functions=finding.functions,
         explains=round(finding.explains, 4),
         confidence=finding.confidence,

@@ -10,7 +10,6 @@ import numpy as np
 from eroica.localizer.frame import Floats
 from eroica.localizer.playbook.facts import Facts
 from eroica.localizer.playbook.model import Condition, Limit
-from eroica.schemas.ranks import format_ranks
 from eroica.schemas.verdicts import Evidence
 
 KNOWN_SHARE = 0.5
@@ -85,13 +84,13 @@ def evidence(condition: Condition, measured: Measured, facts: Facts, fault: str)
     return Evidence(
         kind={"named": "function", "communicator": "transfer"}.get(condition.looks_at, condition.looks_at),
         metric=condition.text(measured.name),
-        subject=f"ranks {format_ranks(facts.suspects)}",
+        subject=f"ranks {facts.suspects_text}",
         value=value,
         unit=measured.unit,
         expected=expected,
         score=round(value / expected, 3) if expected else value,
         rule=f"{ACCUSER}{fault}",
-        compared_with=f"ranks {format_ranks(facts.peers)}" if compared else "the limit of the signature",
+        compared_with=f"ranks {facts.peers_text}" if compared else "the limit of the signature",
     )
 
 

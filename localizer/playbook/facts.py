@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,9 @@ from eroica.localizer.playbook.model import UNITS, Condition
 from eroica.localizer.playbook.patterns import fits, found, in_stack
 from eroica.localizer.profile import WAITING_CATEGORY, function_label
 from eroica.localizer.stacks import main_stack
+from eroica.schemas.ranks import format_ranks
 
+E = TypeVar("E", bound="tuple[Any, ...]")
 Bools = npt.NDArray[np.bool_]
 MAX_ROWS = 1_024
 """Suspects, and peers, that are measured: of more, evenly spaced ones by rank."""
@@ -85,20 +88,31 @@ class Facts:
         return Values(measure(condition), UNITS.get(condition.quantity, "1"))
 
     def _reading(self, condition: Condition) -> Values:
-        """Of several devices the one that speaks most for the condition; of several names the first of a suspect."""
-        low, unit, said = condition.above is None, "", ""
-        out = np.full(self.rows.size, np.nan)
-        metrics = self.frame.metrics
-        for i, row in enumerate(self.rows.tolist()):
-            at = bisect_left(metrics, (row, "", -np.inf))
-            while at < len(metrics) and metrics[at][0] == row:
-                _, full, value = metrics[at]
-                name, told = split_metric(full)
-                if fits(str(condition.metric), name) and np.isfinite(value):
-                    unit, said = unit or told, said or name
-                    out[i] = value if np.isnan(out[i]) else min(out[i], value) if low else max(out[i], value)
-                at += 1
-        return Values(out, unit or "1", said)
+        """Of several devices and names the one that speaks most for the condition."""
+        low = condition.above is None
+        worst = np.full(self.rows.size, np.inf if low else -np.inf)
+        names = [name for name in self._readings if fits(str(condition.metric), name)]
+        for name in names:
+            at, value = self._readings[name][:2]
+            (np.minimum if low else np.maximum).at(worst, at, value)
+        told = next((n for n in names if self._readings[n][0][0] < self.count), names[0] if names else "")
+        unit = self._readings[told][2] if told else "1"
+        return Values(np.where(np.isfinite(worst), worst, np.nan), unit or "1", told)
+
+    @cached_property
+    def _readings(self) -> dict[str, tuple[Ints, Floats, str]]:
+        """Name → positions in ``rows`` (ascending), finite values, and the unit."""
+        found_: dict[str, list[tuple[int, float]]] = {}
+        units: dict[str, str] = {}
+        for i, (_, full, value) in _entries(self.frame.metrics, self.rows):
+            name, unit = split_metric(full)
+            if np.isfinite(value):
+                found_.setdefault(name, []).append((i, value))
+                units.setdefault(name, unit)
+        return {
+            name: (np.array([i for i, _ in told]), np.array([value for _, value in told]), units[name])
+            for name, told in sorted(found_.items())
+        }
 
     def _function(self, condition: Condition) -> Floats:
         chosen = np.array([_is(condition, f.name, f.stack, f.category, f.resource) for f in self.frame.functions], dtype=np.bool_)
@@ -142,20 +156,19 @@ class Facts:
         total = weight.sum(axis=1)
         return np.where(total > 0, (figure[:, chosen] * weight).sum(axis=1) / np.maximum(total, 1e-9), np.nan)
 
+    @cached_property
+    def _pauses(self) -> list[tuple[int, tuple[int, str, int, float, float]]]:
+        return list(_entries(self.frame.pauses, self.rows))
+
     def _pause(self, condition: Condition) -> Floats:
-        out, others = np.zeros(self.rows.size), np.zeros(self.rows.size)
-        pauses, steps = self.frame.pauses, self._steps
-        for i, row in enumerate(self.rows.tolist()):
-            at = bisect_left(pauses, (row, "", 0, 0.0, 0.0))
-            while at < len(pauses) and pauses[at][0] == row:
-                _, what, count, total, longest = pauses[at]
-                if not fits(str(condition.pause), what):
-                    others[i] += 0.0 if what in ORDINARY else total
-                elif condition.quantity == "max_ms":
-                    out[i] = max(out[i], longest / 1e3)
-                else:
-                    out[i] += count if condition.quantity == "count" else total
-                at += 1
+        out, others, steps = np.zeros(self.rows.size), np.zeros(self.rows.size), self._steps
+        for i, (_, what, count, total, longest) in self._pauses:
+            if not fits(str(condition.pause), what):
+                others[i] += 0.0 if what in ORDINARY else total
+            elif condition.quantity == "max_ms":
+                out[i] = max(out[i], longest / 1e3)
+            else:
+                out[i] += count if condition.quantity == "count" else total
         if condition.quantity == "pause_share":
             # Of all suspects together: many have no pause at all.
             mine = float(out[: self.count].sum())
@@ -187,6 +200,16 @@ class Facts:
         total = np.bincount(self.frame.step_row, self.frame.step_us, self.frame.size)
         return np.asarray(total[self.rows] / self._steps)
 
+    @cached_property
+    def suspects_text(self) -> str:
+        """The suspects as ranges."""
+        return format_ranks(self.suspects)
+
+    @cached_property
+    def peers_text(self) -> str:
+        """The peers as ranges."""
+        return format_ranks(self.peers)
+
     def share(self, condition: Condition) -> float:
         """Share of the suspects' main stacks, or of the functions that the cause names, in which the pattern is found."""
         if condition.looks_at == "stack":
@@ -199,6 +222,15 @@ class Facts:
             labels = [label for label in labels if categories.get(label) in condition.category]
         hit = sum(any(found(str(condition.named), part) for part in label.split(" < ")) for label in labels)
         return hit / len(self.named) if self.named else 0.0
+
+
+def _entries(table: list[E], rows: Ints) -> Iterator[tuple[int, E]]:
+    """The entries of a table (ascending by row) that belong to *rows*, with the position in *rows*."""
+    for i, row in enumerate(rows.tolist()):
+        at = bisect_left(table, row, key=itemgetter(0))
+        while at < len(table) and table[at][0] == row:
+            yield i, table[at]
+            at += 1
 
 
 def split_metric(full: str) -> tuple[str, str]:
