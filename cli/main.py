@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from eroica import __version__
+from eroica.cli import output
 from eroica.cli.options import Assignments, Bootstrap, Common, Config, Prefix
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import EroicaError
@@ -40,6 +41,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
+CLOSED_PIPE = 141
+"""As the shell counts a program that SIGPIPE ended."""
 
 HELP = """Find out which worker makes a training job slow, and who merely waits.
 
@@ -66,11 +69,18 @@ class Commands(TyperGroup):
         return name, load(str(name)) if name in COMMANDS else placeholder, rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it; Ctrl-C is an ordinary end."""
+        """Run it; Ctrl-C is an ordinary end, and so is a reader that has seen enough (``| head``)."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            if not output.reader_is_gone():
+                raise
+            output.forget_reader()
+            raise typer.Exit(CLOSED_PIPE) from None
+        return result
 
 
 app = typer.Typer(
@@ -116,7 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         app(args=list(argv) if argv is not None else None, prog_name="eroica", standalone_mode=True)
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        # Help is written before any command of ours is asked.
+        return CLOSED_PIPE if code == 1 and output.reader_is_gone() else code
     except KeyboardInterrupt:
         return INTERRUPTED
     except EroicaError as error:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,8 +52,8 @@ class Common:
             assignments=outer.assignments + self.assignments,
         )
 
-    def settings(self, defaults: tuple[str, ...] = ()) -> EroicaSettings:
-        """The settings. *defaults* are assignments that those of the caller beat.
+    def settings(self, defaults: tuple[str, ...] = (), under: Mapping[str, Mapping[str, Any]] | None = None) -> EroicaSettings:
+        """The settings. *defaults* are assignments that those of the caller beat, and so is *under*: section → key → value.
 
         :raises UsageError: an unknown or impossible setting, or a file that is not there.
         """
@@ -67,7 +67,7 @@ class Common:
             given.append(f"kafka.bootstrap={self.bootstrap}")
         if self.prefix is not None:
             given.append(f"kafka.prefix={self.prefix}")
-        return load_settings([*given, *self.assignments])
+        return load_settings([*given, *self.assignments], under)
 
     def arguments(self, defaults: tuple[str, ...] = ()) -> list[str]:
         """The same options for the command line of a process of ours, except for broker and prefix."""

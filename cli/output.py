@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import select
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,11 +20,16 @@ LOG_LEVEL = "EROICA_LOG_LEVEL"
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-def out() -> Console:
-    """Standard output for people; markup and emoji codes in texts mean nothing."""
+def out(*, markup: bool = False) -> Console:
+    """Standard output for people; emoji codes in texts mean nothing, nor does markup unless asked for."""
     from rich.console import Console
 
-    return Console(markup=False, emoji=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+    class Out(Console):
+        def on_broken_pipe(self) -> None:
+            """Tell the command; rich would end it with exit code 1."""
+            raise BrokenPipeError(errno.EPIPE, "the reader of standard output is gone")
+
+    return Out(markup=markup, emoji=False, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def err() -> Console:
@@ -30,6 +37,23 @@ def err() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def reader_is_gone() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False
+
+
+def forget_reader() -> None:
+    """Send what is still to be written to standard output nowhere, so that the end of the process is a quiet one."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def print_json(value: Any) -> None:

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def profile(
     common: Common,
-    job: Annotated[str, typer.Argument(help="The job's name.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")],
     steps: Annotated[int | None, typer.Option(min=1, max=1_000, help="Steps to profile; default: detect.profile_steps.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.001, max=600, help="Or how long.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the verdict and print it.")] = False,

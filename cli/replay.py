@@ -10,7 +10,7 @@ import typer
 from eroica.cli.options import Common, command
 from eroica.cli.output import err, out, print_bytes, print_json
 from eroica.consumers.text import one_line
-from eroica.schemas.errors import UsageError
+from eroica.schemas.errors import InvalidInput, UsageError
 
 if TYPE_CHECKING:
     from eroica.offline.recording import Manifest
@@ -60,22 +60,26 @@ def replay(
     with err().status("replaying …"):
         result = run_again(directory, manifest, settings, seed=interleave)
     _show(result, as_json, verify)
+    if verify and all(one.state == "new" for one in result.verdicts):
+        raise InvalidInput(
+            "no verdict was recorded, so there is nothing to verify with",
+            where=str(directory),
+            do="record with --until-verdict, or replay without --verify",
+        )
     wrong = [one for one in result.verdicts if one.state in ("different", "missing")]
     return int(verify and bool(wrong))
 
 
 def _settings(common: Common, manifest: Manifest) -> EroicaSettings:
     """The recorded settings, and over them what the caller gives."""
-    recorded = () if common.config is not None else recorded_assignments(manifest)
-    return common.settings(recorded)
+    from eroica.offline.record import known_settings
 
-
-def recorded_assignments(manifest: Manifest) -> tuple[str, ...]:
-    """The settings of *manifest* as assignments."""
-    from eroica.offline.record import RECORDED_SETTINGS
-
-    kept = {section: manifest.settings.get(section, {}) for section in RECORDED_SETTINGS}
-    return tuple(f"{section}.{key}={value}" for section, values in kept.items() for key, value in values.items())
+    if common.config is not None:
+        return common.settings()
+    known, notes = known_settings(manifest.settings)
+    for note in notes:
+        err().print(one_line(note))
+    return common.settings(under=known)
 
 
 def _show(result: ReplayResult, as_json: bool, verify: bool) -> None:

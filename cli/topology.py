@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from eroica.cli.options import Common, command
+from eroica.cli.output import out
 from eroica.schemas.errors import InvalidInput, TopologyError, UsageError
 from eroica.schemas.ranks import RankArray, format_ranks
 from eroica.topology.hosts import Hosts
@@ -33,10 +34,11 @@ Example: eroica topology --framework megatron --world 64 --tp 2 --pp 4 --ep 4 --
 
 def register(app: typer.Typer) -> None:
     """Add the command to the ``eroica`` application."""
-    app.command("topology", help=HELP)(topology)
+    app.command("topology", help=HELP)(command(topology))
 
 
 def topology(
+    common: Common,
     framework: Annotated[str, typer.Option(help=f"{', '.join(FRAMEWORKS)} or custom.")],
     world: Annotated[int, typer.Option(help="Number of ranks; for custom, left out.")] = 0,
     tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
@@ -67,6 +69,7 @@ def topology(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """The command; see ``HELP``."""
+    del common  # no setting bears on it; the options are there for all commands alike
     sizes = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "dp": dp, "edp": edp, "vpp": vpp}
     sizes |= {"dp_replicate": dp_replicate, "dp_shard": dp_shard}
     options: dict[str, int | str | bool] = {name: size for name, size in sizes.items() if size is not None}
@@ -159,7 +162,7 @@ def _read_coordinates(path: Path) -> dict[str, RankArray]:
 
 
 def _print(layout: RankLayout, hosts: Hosts, rank: int | None) -> None:
-    console = Console()
+    console = out(markup=True)
     sizes = ", ".join(f"{axis} {size}" for axis, size in layout.sizes.items())
     console.print(f"[bold]{layout.framework}[/bold], {layout.world} ranks: {sizes}")
     mine = set() if rank is None else set(layout.peers(rank).tolist())

@@ -47,7 +47,7 @@ def _facts(verdict: Verdict) -> Table:
     first, last = verdict.request.steps
     _row(table, "job", f"{one_line(verdict.job)}, steps {first}–{last}, reason {verdict.request.reason}")
     if verdict.waiters.ranks:
-        _row(table, "merely waiting", f"ranks {_ranks(verdict.waiters.ranks)}, {verdict.waiters.wait_share:.0%} of their step")
+        _row(table, "merely waiting", f"{_some_ranks(verdict.waiters.ranks)}, {verdict.waiters.wait_share:.0%} of their step")
     impact = _impact(verdict.impact)
     if impact:
         _row(table, "impact", impact)
@@ -68,7 +68,7 @@ def _cause(number: int, cause: Cause) -> RenderableType:
     table = _grid()
     _row(table, "suspects", _suspects(cause))
     group = cause.isolation_group
-    _row(table, "within", f"{one_line(group.kind, 80)}, ranks {_ranks(group.ranks)}")
+    _row(table, "within", f"{one_line(group.kind, 80)}, {_some_ranks(group.ranks)}")
     for position, function in enumerate(list(dict.fromkeys(cause.functions))[:MAX_FUNCTIONS]):
         _row(table, "in" if position == 0 else "", clean(function, 300))
     _row(table, "do", f"{cause.action.kind}: {clean(cause.action.text, 600)}")
@@ -86,7 +86,7 @@ def _evidence(items: list[Evidence]) -> Table:
         table.add_row(
             Text(one_line(item.metric, 60)),
             Text(one_line(item.subject, 60)),
-            Text(f"{_number(item.value)} {one_line(item.unit, 12)}"),
+            Text(_with_unit(item.value, item.unit)),
             Text(_number(item.expected)),
             Text(f"{_number(item.score)}"),
             Text(one_line(item.compared_with, RANKS_WIDTH)),
@@ -99,10 +99,10 @@ def _evidence(items: list[Evidence]) -> Table:
 def _suspects(cause: Cause) -> str:
     suspects = cause.suspects
     said = [
-        f"ranks {_ranks(suspects.ranks)}" if suspects.ranks else "",
-        "hosts " + one_line(", ".join(suspects.hosts[:10]), 200) if suspects.hosts else "",
-        "links " + one_line(", ".join(suspects.links[:10]), 200) if suspects.links else "",
-        "stages " + ", ".join(str(stage) for stage in suspects.stages[:20]) if suspects.stages else "",
+        _some_ranks(suspects.ranks) if suspects.ranks else "",
+        _named("host", suspects.hosts[:10]),
+        _named("link", suspects.links[:10]),
+        _named("stage", [str(stage) for stage in suspects.stages[:20]]),
     ]
     return "; ".join(part for part in said if part) or "none"
 
@@ -144,6 +144,20 @@ def _row(table: Table, name: str, value: str) -> None:
 
 def _ranks(text: str) -> str:
     return one_line(text, RANKS_WIDTH)
+
+
+def _some_ranks(text: str) -> str:
+    """Ranges of ranks with their noun: one number is one rank."""
+    return f"rank {text}" if text.isdecimal() else f"ranks {_ranks(text)}"
+
+
+def _named(noun: str, names: list[str]) -> str:
+    return f"{noun}{'s' if len(names) > 1 else ''} {one_line(', '.join(names), 200)}" if names else ""
+
+
+def _with_unit(value: float, unit: str) -> str:
+    """A ratio has no unit to show."""
+    return _number(value) if unit in ("", "1") else f"{_number(value)} {one_line(unit, 12)}"
 
 
 def _number(value: float) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from confluent_kafka import Consumer
+from pydantic import ValidationError
 
 from eroica.bus import Incoming, client_config, read_partitions
 from eroica.bus.consumer import partition_ids
@@ -62,6 +63,31 @@ class JobFilter:
             return job_of(decode(topic, record.value)) == self._job
         except SchemaError:
             return True
+
+
+def known_settings(recorded: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Of *recorded* settings those that this version knows, by section, and a note for each other one. Pure.
+
+    A recording may be of another version: a setting that is gone, or may no longer have its value, must not keep it from being
+    replayed.
+    """
+    known: dict[str, dict[str, Any]] = {}
+    notes: list[str] = []
+    for section in RECORDED_SETTINGS:
+        kind = type(EroicaSettings.model_fields[section].default)
+        kept = known[section] = {}
+        for key, value in recorded.get(section, {}).items():
+            if key not in kind.model_fields:
+                notes.append(f"the recording's setting {section}.{key} is not known here and left out")
+                continue
+            try:
+                kind.model_validate({key: value})
+            except ValidationError as error:
+                why = error.errors()[0]["msg"]
+                notes.append(f"the recording's setting {section}.{key} cannot be had here ({why}); it has its default")
+            else:
+                kept[key] = value
+    return known, notes
 
 
 def job_of(message: Message) -> str:

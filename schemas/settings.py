@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,12 +164,13 @@ class EroicaSettings(BaseSettings):
         return (*sources, TomlConfigSettingsSource(settings_cls, toml_file=Path(file))) if file else sources
 
 
-def load_settings(assignments: Iterable[str] = ()) -> EroicaSettings:
+def load_settings(assignments: Iterable[str] = (), under: Mapping[str, Mapping[str, Any]] | None = None) -> EroicaSettings:
     """Settings from *assignments* (``"section.key=value"``), the environment, the file and the defaults, in that order.
 
+    :param under: section → key → value, beaten by *assignments* only.
     :raises UsageError: an unknown section or key, a value of the wrong kind, a file that is not there or not TOML.
     """
-    given: dict[str, dict[str, Any]] = {}
+    given: dict[str, dict[str, Any]] = {section: dict(values) for section, values in (under or {}).items()}
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
         section, dot, key = path.strip().partition(".")

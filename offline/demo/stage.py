@@ -109,6 +109,7 @@ def start_all(stage: Stage, scenario: Scenario, processes: Processes, tell: Say)
         hooked = [*eroica, "run", "--job", stage.job, "--host", host, "--runtime-dir", str(stage.memory / host), "--"]
         processes.start(f"torchrun-{host}", [*hooked, *torchrun, *script], job_env)
     tell(f"started a DDP job of {scenario.ranks} ranks with: eroica run -- torchrun --nnodes 2 … job.py")
+    tell("services and workers start up (importing torch takes ten seconds, on a busy machine half a minute) …")
 
 
 @contextlib.contextmanager

@@ -75,6 +75,7 @@ CASES: list[tuple[list[str], int, str]] = [
     (["replay", "/nowhere/at/all"], 3, "no manifest.json"),
     (["record", "--job", "j", "--out", "x", "--follow", "--until-verdict"], 2, "one of"),
     (["record", "--job", "j", "--out", "x", "--bootstrap", NOBODY], 4, "nothing listens"),
+    (["topology", "--framework", "megatron", "--world", "10", "--tp", "3"], 2, "cannot be divided"),
     (["doctor", "--bootstrap", NOBODY], 4, "nothing listens"),
 ]
 

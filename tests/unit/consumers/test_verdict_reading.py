@@ -80,7 +80,7 @@ def shown(one: Verdict, width: int = 140) -> str:
     [
         "rank 2 on host-b reads its data slowly",
         "worker, slow storage read",
-        "ranks 2; hosts host-b",
+        "rank 2; host host-b",
         "explains 94% of the waiting, confidence 0.88",
         "ranks 0-1,3, 55% of their step",
         "step 110.0 ms (would be 48.0 ms), slowdown 2.29×, 56% wasted",
@@ -93,6 +93,23 @@ def shown(one: Verdict, width: int = 140) -> str:
 )
 def test_every_fact_is_on_the_page(fact: str) -> None:
     assert fact in shown(verdict())
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "text"), [("1", 0.25, " 0.25  "), ("", 0.25, " 0.25  "), ("ms", 81.3, "81.3 ms"), ("", 12_345.6, "12,346")]
+)
+def test_a_ratio_has_no_unit(unit: str, value: float, text: str) -> None:
+    [cause] = verdict().causes
+    item = msgspec.structs.replace(cause.evidence[0], value=value, unit=unit)
+    assert text in shown(verdict(causes=[msgspec.structs.replace(cause, evidence=[item])]))
+
+
+def test_several_of_a_kind_have_their_plural() -> None:
+    [cause] = verdict().causes
+    several = msgspec.structs.replace(cause, suspects=Suspects(ranks="1,3", hosts=["a", "b"], stages=[2]))
+    page = shown(verdict(causes=[several], waiters=Waiters(ranks="0", wait_share=0.5)))
+    assert "ranks 1,3; hosts a, b; stage 2" in page
+    assert "rank 0, 50% of their step" in page
 
 
 def test_markup_and_escapes_in_a_headline_are_text() -> None:

@@ -11,6 +11,7 @@ import pytest
 from eroica.bus import Incoming
 from eroica.cli.main import main
 from eroica.localizer.core import LocalizerCore
+from eroica.offline.record import known_settings
 from eroica.offline.recording import Manifest, read_manifest
 from eroica.offline.replay import ReplayResult, replay
 from eroica.offline.writer import RecordingWriter
@@ -201,3 +202,27 @@ def test_the_settings_of_the_recording_count_before_the_environment(
     monkeypatch.setenv("EROICA_LOCALIZE__RULES", "paper")
     assert main(["replay", str(tmp_path / "rec"), "--verify", "--json"]) == 0
     capsys.readouterr()
+
+
+def test_settings_of_another_version_are_left_out_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording(tmp_path / "rec")
+    path = tmp_path / "rec" / "manifest.json"
+    manifest = msgspec.json.decode(path.read_bytes())
+    manifest["settings"]["localize"] |= {"of_tomorrow": 3, "rules": "tomorrows", "min_effect": 0.5}
+    manifest["settings"]["new_section"] = {"x": 1}
+    path.write_bytes(msgspec.json.encode(manifest))
+    assert main(["replay", str(tmp_path / "rec"), "--json"]) == 0
+    shown = capsys.readouterr().err
+    assert "localize.of_tomorrow is not known here and left out" in shown
+    assert "localize.rules cannot be had here" in shown
+    known, notes = known_settings(manifest["settings"])
+    assert known["localize"]["min_effect"] == 0.5 and "rules" not in known["localize"] and len(notes) == 2
+    assert main(["replay", str(tmp_path / "rec"), "--json", "--set", "localize.of_tomorrow=3"]) == 2, "but not from the caller"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_nothing_to_verify_with_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]) -> None:
+    recording(tmp_path / "rec", lose_verdict=True)
+    assert main(["replay", str(tmp_path / "rec"), "--verify", *form]) == 3
+    assert "no verdict was recorded, so there is nothing to verify with" in capsys.readouterr().err
+    assert main(["replay", str(tmp_path / "rec"), *form]) == 0
