@@ -29,6 +29,8 @@ LABELS = "labels.json"
 FULL_QUEUE_S = 60.0
 DELIVERY_S = 60.0
 PROGRESS_EVERY = 500
+FAST_LEVEL = 1
+"""Compression of a recording that is written faster than any job would speak."""
 _SUMMARIES = msgspec.json.Encoder()
 
 
@@ -50,7 +52,7 @@ def write_recording(
     if directory.exists() and any(directory.iterdir()):
         raise UsageError("the folder is not empty", where=str(directory), do="name another one")
     kept = {name: getattr(settings, name).model_dump(mode="json") for name in RECORDED_SETTINGS}
-    writer = RecordingWriter(directory, job=job, prefix=settings.kafka.prefix, settings=kept)
+    writer = RecordingWriter(directory, job=job, prefix=settings.kafka.prefix, settings=kept, level=FAST_LEVEL)
     offsets: dict[tuple[str, int], int] = {}
     for spec in TOPICS.values():
         writer.note_partitions(spec.name, spec.partitions)

@@ -15,6 +15,7 @@ from eroica.bus import Incoming
 from eroica.offline.recording import MANIFEST, FileEntry, Manifest, digest_of, file_name, read_manifest, to_line
 from eroica.schemas.errors import InvalidInput, UsageError
 
+ZSTD_LEVEL = 3
 FRAME_BYTES = 262_144
 """Lines are compressed in frames of about this size: what one partition's writer holds in memory."""
 
@@ -26,14 +27,17 @@ class RecordingWriter:
     One writer a folder at a time.
     """
 
-    def __init__(self, directory: Path, *, job: str, prefix: str, settings: dict[str, dict[str, Any]]) -> None:
+    def __init__(
+        self, directory: Path, *, job: str, prefix: str, settings: dict[str, dict[str, Any]], level: int = ZSTD_LEVEL
+    ) -> None:
         """Open or create the recording.
 
+        :param level: of compression; a lower one is faster.
         :raises InvalidInput: the folder holds a recording of another job or prefix, or a broken one.
         :raises UsageError: the folder cannot be written, or holds other things.
         """
         self.directory = directory
-        self._job, self._prefix, self._settings = job, prefix, settings
+        self._job, self._prefix, self._settings, self._level = job, prefix, settings, level
         self._files: dict[tuple[str, int], _PartitionFile] = {}
         self._positions: dict[str, dict[str, int]] = {}
         self._partitions: dict[str, int] = {}
@@ -72,7 +76,7 @@ class RecordingWriter:
         key = (topic, record.partition)
         file = self._files.get(key)
         if file is None:
-            file = self._files[key] = _PartitionFile(self.directory, topic, record.partition)
+            file = self._files[key] = _PartitionFile(self.directory, topic, record.partition, level=self._level)
         file.add(record)
 
     def checkpoint(self) -> None:
@@ -111,7 +115,8 @@ class RecordingWriter:
                 do="name another folder",
             )
         for entry in manifest.files:
-            self._files[entry.topic, entry.partition] = _PartitionFile(self.directory, entry.topic, entry.partition, entry)
+            file = _PartitionFile(self.directory, entry.topic, entry.partition, entry, level=self._level)
+            self._files[entry.topic, entry.partition] = file
         self._positions = {topic: dict(positions) for topic, positions in manifest.positions.items()}
         self._partitions = dict(manifest.partitions)
         self.resumed = True
@@ -120,13 +125,13 @@ class RecordingWriter:
 class _PartitionFile:
     """One file that grows by whole frames."""
 
-    def __init__(self, directory: Path, topic: str, partition: int, entry: FileEntry | None = None) -> None:
+    def __init__(self, directory: Path, topic: str, partition: int, entry: FileEntry | None = None, *, level: int) -> None:
         self._topic, self._partition = topic, partition
         path = directory / file_name(topic, partition)
         self._lines: list[bytes] = []
         self._buffered = 0
         self._encoder = msgspec.json.Encoder()
-        self._compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
+        self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
         self.messages = entry.messages if entry else 0
         self._first = entry.first_offset if entry else -1
         self._last = entry.last_offset if entry else -1
