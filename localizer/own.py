@@ -77,7 +77,7 @@ def measure_own(frame: Frame, least_z: float) -> OwnTime:
     limit = np.full(n, max(least_z, -NormalDist().inv_cdf(FALSE_ALARMS / max(n, 1))))
     for role in np.unique(frame.cls).tolist() if steps.size else []:
         rows = np.flatnonzero(frame.cls == role)
-        reference = _healthy(own[rows])
+        reference = _healthy(own[rows], [frame.hosts[row] for row in rows.tolist()])
         usual[rows] = np.median(own[rows][reference], axis=0)
         if rows.size < MIN_PEERS:
             continue
@@ -85,16 +85,31 @@ def measure_own(frame: Frame, least_z: float) -> OwnTime:
         lasting = np.median(apart, axis=1)
         each = MAD_TO_SIGMA * float(np.median(np.abs(apart[reference] - lasting[reference][:, None])))
         between = MAD_TO_SIGMA * float(np.median(np.abs(lasting[reference] - np.median(lasting[reference]))))
-        floor = FLOOR * (1 + FLOOR_FEW / int(reference.sum())) * float(np.median(usual[rows[0]]))
+        few = int(reference.sum())
+        floor = FLOOR * (1 + FLOOR_FEW / few) * float(np.median(usual[rows[0]]))
         spread[rows], excess[rows], comparable[rows] = each, lasting, True
-        z[rows] = lasting / max(between, 1.25 * each / np.sqrt(steps.size), floor, 1e-9)
+        chance = few_samples(float(limit[0]), few - 1) * max(between, 1.25 * each / np.sqrt(steps.size))
+        z[rows] = lasting / max(chance, floor, 1e-9)
     return OwnTime(steps, step_us, wait, own, usual, spread, excess, z, limit, comparable)
 
 
-def _healthy(own: Floats) -> Bools:
-    """Which peers show what is usual: all, or the faster ones where the role falls into two.
+def few_samples(limit: float, freedom: int) -> float:
+    """How much wider a limit of the normal distribution must be where the spread comes from few samples.
 
-    :param own: shape (peers, steps). With a host of a small job half a role may be slow, and the median lies between the halves.
+    Ratio of Student's quantile to the normal one, by the first terms of its expansion (Hill, CACM 13 (1970), algorithm 396).
+    """
+    n = max(freedom, 1)
+    return 1 + (limit**2 + 1) / (4 * n) + (5 * limit**4 + 16 * limit**2 + 3) / (96 * n**2)
+
+
+def _healthy(own: Floats, hosts: list[str]) -> Bools:
+    """Which peers show what is usual: all, or all but one host where that is far slower and makes up half of the role.
+
+    In a small job the median lies between the halves. That several hosts are the slow half is as likely as that the others are
+    the odd ones: then nobody knows.
+
+    :param own: shape (peers, steps).
+    :param hosts: of the peers.
     """
     level = np.median(own - np.median(own, axis=0), axis=1)
     everyone = np.ones(level.size, dtype=np.bool_)
@@ -111,7 +126,9 @@ def _healthy(own: Floats) -> Bools:
     gap = float(order[at + 1] - order[at])
     if gap < GAP_SPREADS * within or gap < GAP_SHARE * float(np.median(own)):
         return everyone
-    return np.asarray(level <= order[at])
+    reference = level <= order[at]
+    alone = len({host for host, low in zip(hosts, reference.tolist(), strict=True) if not low}) == 1
+    return np.asarray(reference) if alone else everyone
 
 
 def _exposed(frame: Frame, steps: Ints) -> Floats:

@@ -124,14 +124,27 @@ def _cause(frame: Frame, finding: Finding, leaf: Leaf | None, advice: Advice, gr
     return Cause(
         class_=finding.cls,
         fault=finding.fault or (leaf.signature.fault if leaf is not None else None),
-        suspects=Suspects(ranks=format_ranks(finding.ranks), hosts=finding.hosts, stages=sorted(int(s) for s in stages)),
-        isolation_group=groups.smallest(finding.ranks, finding.hosts),
+        suspects=Suspects(
+            ranks=format_ranks(finding.ranks),
+            hosts=finding.hosts,
+            links=finding.links,
+            stages=finding.stages or sorted(int(s) for s in stages),
+        ),
+        isolation_group=groups.smallest(_in_stages(frame, finding), finding.hosts),
         functions=finding.functions,
         explains=round(finding.explains, 4),
         confidence=finding.confidence,
         evidence=[*finding.evidence, *(leaf.evidence if leaf is not None else [])],
         action=advice.action(finding.cls, leaf),
     )
+
+
+def _in_stages(frame: Frame, finding: Finding) -> RankArray:
+    """Ranks of a finding; of one that names stages only, those of the stages."""
+    if finding.ranks.size or not finding.stages:
+        return finding.ranks
+    wanted = [bool(m) and int(m.group(1)) in finding.stages for m in map(_STAGE.match, frame.classes)]
+    return np.asarray(frame.ranks[np.array(wanted, dtype=np.bool_)[frame.cls]])
 
 
 def _impact(judgement: Judgement, accused: bool, world: int) -> Impact:

@@ -8,7 +8,7 @@ from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.causes.places import places
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
-from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS
+from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, few_samples
 from eroica.localizer.profile import function_evidence, grown_functions
 from eroica.localizer.robust import MAD_TO_SIGMA
 from eroica.schemas.verdicts import Evidence
@@ -71,8 +71,9 @@ def _host_z(measures: Measures) -> Floats:
         between = MAD_TO_SIGMA * float(np.median(np.abs(level - np.median(level))))
         each = MAD_TO_SIGMA * float(np.median(np.abs(apart - level[:, None])))
         floor = FLOOR * float(np.median(own.usual_us[shared[0][1]])) * (1 + FLOOR_FEW / len(shared))
+        chance = few_samples(float(own.limit[0]), len(shared) - 1) * max(between, 1.25 * each / np.sqrt(own.steps.size))
         for (_, rows), value in zip(shared, level.tolist(), strict=True):
-            out[rows] = value / max(between, each / np.sqrt(own.steps.size), floor / np.sqrt(rows.size), 1e-9)
+            out[rows] = value / max(chance, floor / np.sqrt(rows.size), 1e-9)
     return out
 
 

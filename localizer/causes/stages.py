@@ -30,7 +30,6 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
             return [], [f"stage {heavy} is heavier than the others, as it was in the healthy profile"]
     if loss - before < least * measures.step_us:
         return [], []
-    rows = np.flatnonzero(model.stage == heavy)
     others = np.flatnonzero(model.stage != heavy)
     evidence = Evidence(
         kind="step", metric="own time per step", subject=f"stage {heavy}", value=ms(level[heavy]), unit="ms",
@@ -38,7 +37,7 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
         rule=RULE, compared_with=f"the other stages, ranks {name_rows(frame, others)}",
     )  # fmt: skip
     finding = Finding(
-        cls="pipeline_stage", ranks=frame.ranks[rows], explains=0.0, confidence=0.0, evidence=[evidence], stages=[heavy],
+        cls="pipeline_stage", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence], stages=[heavy],
         gain_us=loss - before,
     )  # fmt: skip
     return [finding], []
