@@ -104,7 +104,11 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
         given = Common(
             values.pop("bootstrap"), values.pop("prefix"), values.pop("config"), tuple(values.pop("assignments") or ())
         )
-        code = function(common=given.over(common_of(context)), **values)
+        common = given.over(common_of(context))
+        if context.invoked_subcommand is not None:  # of a command that has commands of its own: they inherit the options
+            context.find_root().obj = common
+            return
+        code = function(common=common, **values)
         if code:
             raise typer.Exit(code)
 

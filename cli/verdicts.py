@@ -1,13 +1,17 @@
-"""``eroica verdicts``: what is at fault, as it comes."""
+"""``eroica verdicts``: what is at fault, as it comes; ``eroica verdicts feedback``: whether what it advised helped."""
 
 from __future__ import annotations
 
+import getpass
+import time
+from enum import Enum
 from typing import Annotated
 
 import typer
 
 from eroica.cli.options import Common, command
 from eroica.cli.output import err, out, print_bytes
+from eroica.consumers.text import one_line
 
 HELP = """Read verdicts: those on the topic now, or with --follow those to come too.
 
@@ -15,11 +19,26 @@ Example: eroica verdicts --follow --job llama-7b
 
 Example: eroica verdicts --json --fail-on-finding
 """
+FEEDBACK_HELP = """Say whether what a verdict advised helped. Later verdicts show the counts beside each remedy.
+
+A second vote of the same author on the same remedy of the same verdict replaces the first.
+
+Example: eroica verdicts feedback verdict-41c0f6e15a0c8e11 --helped yes --remedy nic.cable --note "port 7 was loose"
+"""
+
+
+class Helped(str, Enum):
+    """The answer."""
+
+    yes = "yes"
+    no = "no"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("verdicts", help=HELP)(command(verdicts))
+    """Add the commands: ``verdicts`` reads where no command of its own is named."""
+    group = typer.Typer(invoke_without_command=True, callback=command(verdicts), help=HELP)
+    group.command("feedback", help=FEEDBACK_HELP)(command(feedback))
+    app.add_typer(group, name="verdicts")
 
 
 def verdicts(
@@ -53,3 +72,47 @@ def verdicts(
     if not count and not as_json:
         err().print("no verdicts yet")
     return int(found and fail_on_finding)
+
+
+def feedback(
+    common: Common,
+    verdict_id: Annotated[str, typer.Argument(metavar="VERDICT_ID", help="The verdict's id.")],
+    helped: Annotated[Helped, typer.Option("--helped", help="Whether it did.")],
+    remedy: Annotated[
+        str | None, typer.Option(help="Id of the remedy, as the verdict shows it; default: the advice as a whole.")
+    ] = None,
+    note: Annotated[str, typer.Option("--note", help="What was done, for whoever reads it.")] = "",
+    author: Annotated[str | None, typer.Option(help="Who says so; default: the name of this user.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The message as JSON.")] = False,
+) -> int:
+    """See ``FEEDBACK_HELP``."""
+    from eroica.bus import check_broker
+    from eroica.consumers.feedback import find_verdict, plan_feedback, send_feedback
+    from eroica.schemas.codec import encode
+
+    settings = common.settings()
+    check_broker(settings.kafka)
+    with err().status("looking for the verdict …"):
+        verdict = find_verdict(settings.kafka, verdict_id)
+    vote = plan_feedback(
+        verdict,
+        helped=helped is Helped.yes,
+        now_us=time.time_ns() // 1_000,
+        remedy=remedy,
+        comment=note,
+        author=author if author is not None else _user(),
+    )
+    send_feedback(settings.kafka, vote)
+    if as_json:
+        print_bytes(encode(vote))
+    else:
+        answer = "helped" if vote.helped else "did not help"
+        out().print(f"{one_line(vote.verdict_id)}: {one_line(vote.remedy or f'the advice on {vote.fault}')} {answer}; thank you")
+    return 0
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()[:100]
+    except (KeyError, OSError):
+        return ""

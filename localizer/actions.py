@@ -20,7 +20,7 @@ class Advice:
 
     playbook: Playbook = field(default_factory=load_playbook)
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Remedy → how often it helped, and did not."""
+    """Remedy, or entry of the playbook for the advice as a whole → how often it helped, and did not."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """``feedback/partition`` → offsets of what was counted."""
 
@@ -38,6 +38,7 @@ class Advice:
         """What to do, who does it, and what may help."""
         signature = leaf.signature if leaf is not None else None
         chosen = self.playbook.action(cls, signature)
+        entry = signature.fault if signature is not None else cls
         remedies = []
         for remedy in self.playbook.remedies(cls, signature):
             helped, not_helped = self.counts.get(remedy.id, (0, 0))
@@ -45,10 +46,12 @@ class Advice:
         return Action(
             kind=chosen.kind,
             text=(signature.do if signature is not None else "") or chosen.text,
-            playbook=signature.fault if signature is not None else cls,
+            playbook=entry,
             name=chosen.id,
             first=chosen.first,
             who=chosen.who,
+            helped=self.counts.get(entry, (0, 0))[0],
+            did_not_help=self.counts.get(entry, (0, 0))[1],
             remedies=remedies,
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from eroica.localizer.actions import Advice
 from eroica.localizer.build import build_frame
+from eroica.localizer.feedback import Listener, nothing_heard
 from eroica.localizer.frame import Frame
 from eroica.localizer.past import PastProfiles, baselines_of
 from eroica.localizer.playbook import load_playbook
@@ -64,8 +65,13 @@ class LocalizerCore:
     again.
     """
 
-    def __init__(self, settings: LocalizeSettings, published: tuple[str, ...] = ()) -> None:
+    def __init__(self, settings: LocalizeSettings, published: tuple[str, ...] = (), *, listen: Listener = nothing_heard) -> None:
+        """Start without requests.
+
+        :param listen: what people said of remedies; the verdict holds the counts, and which messages they are from.
+        """
         self._settings = settings
+        self._listen = listen
         self.playbook = load_playbook(settings.playbook_dir)
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._published: OrderedDict[str, None] = OrderedDict((request, None) for request in published)
@@ -133,7 +139,9 @@ class LocalizerCore:
             judgement = judge_stacks(frame)
         else:
             judgement = RULE_SETS[self._settings.rules](frame, self._settings, self._past.before(frame))
-        verdict: Verdict = make_verdict(frame, judgement, self._settings, Advice(self.playbook))
+        heard = self._listen(frame.request)
+        advice = Advice(self.playbook, heard.counts, heard.inputs)
+        verdict: Verdict = make_verdict(frame, judgement, self._settings, advice)
         self.mark_published(request)
         outputs = [Output(key=message_key(verdict.job), message=verdict, event_time_us=frame.event_time_us)]
         for baseline in self._healthy(frame):

@@ -25,6 +25,8 @@ from eroica.bus.consumer import GroupConsumer, next_offsets, read_partitions
 from eroica.bus.dlq import DeadLetterLimit, dead_letter
 from eroica.bus.message import Incoming
 from eroica.localizer.core import LocalizerCore
+from eroica.localizer.feedback import Listener, nothing_heard
+from eroica.localizer.hearing import FeedbackReader
 from eroica.localizer.transactions import Record, TransactionAborted, Transactor
 from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.errors import BrokerError, InvalidInput, SchemaError, UsageError
@@ -62,22 +64,25 @@ def run_localizer(settings: EroicaSettings) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with _instance(settings.kafka.prefix) as transactional_id:
-        Localizer(settings, transactional_id).run(stop.is_set)
+    with _instance(settings.kafka.prefix) as transactional_id, FeedbackReader(settings.kafka) as listen:
+        Localizer(settings, transactional_id, listen).run(stop.is_set)
     return 0
 
 
 class Localizer:
     """Moves messages between the topics and the core; decides nothing."""
 
-    def __init__(self, settings: EroicaSettings, transactional_id: str) -> None:
+    def __init__(self, settings: EroicaSettings, transactional_id: str, listen: Listener = nothing_heard) -> None:
         self._settings = settings
+        self._listen = listen
         self._transactor = Transactor(settings.kafka, transactional_id)
         self._limit = DeadLetterLimit()
         self._known: frozenset[tuple[str, int]] = frozenset()
         self._published_to: dict[int, int] = {}
         """Partition of verdicts → offset up to which the published ones are known."""
-        self._core = LocalizerCore(settings.localize)
+        self._core = LocalizerCore(settings.localize, listen=listen)
+        for problem in self._core.playbook.problems:
+            _log.warning("left out of the playbook: %s", problem)
         self._committed: dict[tuple[str, int], int] = {}
 
     def run(self, stop: Callable[[], bool]) -> None:
@@ -122,7 +127,7 @@ class Localizer:
                     self._core.mark_published(decode_as(Verdict, record.value, record.where).request.id)
 
     def _start_over(self, consumer: GroupConsumer) -> None:
-        self._core = LocalizerCore(self._settings.localize)
+        self._core = LocalizerCore(self._settings.localize, listen=self._listen)
         self._committed.clear()
         self._published_to.clear()
         self._know_published()

@@ -21,7 +21,7 @@ from eroica.schemas.settings import EroicaSettings, KafkaSettings
 from eroica.schemas.summaries import Expectation, StackEvidence, Summary, SummaryError
 from eroica.schemas.topics import KEY_SEPARATOR, message_key
 
-RECORDED_TOPICS = ("verdicts", "groups", "summaries", "control", "baselines", "partials", "iterations", "jobs")
+RECORDED_TOPICS = ("verdicts", "groups", "feedback", "summaries", "control", "baselines", "partials", "iterations", "jobs")
 """Effects before their causes: what is recorded has everything that led to it recorded too, though the job goes on meanwhile."""
 RECORDED_SETTINGS = ("detect", "group", "localize")
 SETTLE_S = 0.5
@@ -54,6 +54,8 @@ class JobFilter:
 
     def __call__(self, topic: str, record: Incoming) -> bool:
         """Whether *record* of *topic* (short name) is of the job."""
+        if topic == "feedback":  # what was said of remedies counts for the verdicts of all jobs
+            return True
         key = record.key or b""
         if key != self._key and not key.startswith(self._part):
             return False

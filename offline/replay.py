@@ -16,6 +16,7 @@ from typing import Literal
 
 from eroica.bus import Incoming
 from eroica.localizer.core import LocalizerCore
+from eroica.localizer.feedback import FeedbackTable, Heard, Listener, limits_of
 from eroica.offline.recording import FileEntry, Manifest, read_file
 from eroica.schemas.codec import decode, decode_as, encode
 from eroica.schemas.control import ProfileRequest
@@ -23,6 +24,7 @@ from eroica.schemas.errors import InvalidInput, SchemaError, TopologyError
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.iterations import IterationBatch, StepPartial
 from eroica.schemas.jobs import JobAnnouncement
+from eroica.schemas.memory import Feedback
 from eroica.schemas.outputs import InputRef
 from eroica.schemas.settings import DetectSettings, EroicaSettings, GroupSettings
 from eroica.schemas.summaries import CloseClass, Expectation, StackEvidence, Summary, SummaryError
@@ -34,6 +36,8 @@ from eroica.topology import JobView, JobViewBuilder
 
 State = Literal["same", "different", "new", "missing"]
 """``new``: no verdict of this request was recorded; ``missing``: one was recorded and is not reached again."""
+MAX_RECORDED_VOTES = 1_000_000
+"""Of one partition of feedback."""
 ChunkId = tuple[str, str, int]
 
 
@@ -85,11 +89,12 @@ def replay(directory: Path, manifest: Manifest, settings: EroicaSettings, *, see
     source = _Source(directory, manifest, seed)
     recorded = _recorded_verdicts(source)
     groups = _Groups(source, settings.group)
-    core = LocalizerCore(settings.localize)
+    core = LocalizerCore(settings.localize, listen=_listener(source, recorded))
     verdicts: list[Replayed] = []
     for chunk, ref in groups.chunks():
         for output in core.feed(chunk, ref):
-            assert isinstance(output.message, Verdict)
+            if not isinstance(output.message, Verdict):
+                continue
             raw = encode(output.message)
             known = recorded.pop(output.message.request.id, None)
             state: State = "new" if known is None else "same" if known.raw == raw else "different"
@@ -189,6 +194,24 @@ def _recorded_verdicts(source: _Source) -> dict[str, Replayed]:
             continue
         found.setdefault(verdict.request.id, Replayed(verdict.request.id, "missing", verdict, record.value or b""))
     return found
+
+
+def _listener(source: _Source, recorded: dict[str, Replayed]) -> Listener:
+    """The feedback that each recorded verdict had read; for one that was never recorded, what had been said by its request."""
+    table = FeedbackTable(MAX_RECORDED_VOTES)
+    for record in source.records("feedback"):
+        try:
+            vote = decode_as(Feedback, record.value, record.where)
+        except SchemaError:
+            vote = None
+        table.feed(vote, InputRef("feedback", record.partition, record.offset))
+    limits = {request: limits_of(one.verdict.provenance.inputs) for request, one in recorded.items()}
+
+    def listen(request: ProfileRequest) -> Heard:
+        known = limits.get(request.request)
+        return table.heard_until(request.issued_at_us) if known is None else table.heard(request.issued_at_us, known)
+
+    return listen
 
 
 def _requests_again(source: _Source, settings: DetectSettings) -> tuple[Agreement, int, list[str]]:

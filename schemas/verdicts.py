@@ -87,6 +87,9 @@ class Action(Record, frozen=True, kw_only=True):
     """What to do before anything else."""
     who: str = ""
     """Who acts, e.g. ``hardware on call``."""
+    helped: Int = 0
+    did_not_help: Int = 0
+    """Feedback on the advice as a whole."""
     remedies: list[Remedy] = msgspec.field(default_factory=list)
 
 

@@ -25,6 +25,7 @@ SURFACE: dict[str, list[str]] = {
     "topics delete": ["--yes", "--json"],
     "profile": ["JOB", "--steps", "--seconds", "--wait", "--timeout", "--json"],
     "verdicts": ["--follow", "--json", "--job", "--fail-on-finding"],
+    "verdicts feedback": ["VERDICT_ID", "--helped", "--remedy", "--note", "--author", "--json"],
     "record": ["--job", "--out", "--until-verdict", "--follow", "--json"],
     "replay": ["DIRECTORY", "--json", "--verify", "--interleave", "--to-kafka", "--speed"],
     "summarize": ["FILE", "--rank", "--json"],
@@ -58,10 +59,11 @@ SURFACE: dict[str, list[str]] = {
 
 
 def leaves(name: str) -> dict[str, Any]:
-    """The commands at and below *name*."""
+    """The commands at and below *name*; a group is one itself where it does something by itself."""
     loaded = load(name)
     below: dict[str, Any] = getattr(loaded, "commands", {})
-    return {f"{name} {sub}": one for sub, one in below.items()} if below else {name: loaded}
+    own = {name: loaded} if not below or loaded.invoke_without_command else {}
+    return own | {f"{name} {sub}": one for sub, one in below.items()}
 
 
 def words(one: Any) -> list[str]:
