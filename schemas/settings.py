@@ -54,6 +54,13 @@ class AgentSettings(Section):
     summary_processes: int = Field(2, gt=0, description="summarisers at once on a host, niced")
     max_profile_ms: int = Field(60_000, gt=0, description="a profile is stopped after this, whatever was asked")
     stacks_timeout_ms: int = Field(20_000, gt=0, description="limit for one dump of stacks")
+    sample_interval_ms: int = Field(
+        250, ge=20, description="between two samples of hardware and host while a profile is under way"
+    )
+    dcgm_url: str = Field(
+        "", description="a DCGM exporter to read GPUs from, instead of NVML, e.g. http://localhost:9400/metrics"
+    )
+    node_exporter_url: str = Field("", description="a node exporter to read beside the host's own files")
 
 
 class DetectSettings(Section):

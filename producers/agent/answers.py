@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from eroica.producers.agent.announce import Announcer
 from eroica.producers.agent.counters import Counters
-from eroica.producers.agent.hostmetrics import HostMetrics
+from eroica.producers.agent.hardware import Hardware
 from eroica.producers.agent.hoststate import HostState, Run, Worker
 from eroica.producers.agent.profiles import (
     Pending,
@@ -54,6 +55,7 @@ class Answers:
         counters: Counters,
         inbox: Callable[[Callable[[], None]], None],
         send_raw: SendRaw,
+        hardware: Hardware | None = None,
     ) -> None:
         self._settings = settings
         self._host = host
@@ -64,7 +66,7 @@ class Answers:
         self._inbox = inbox
         self._send_raw = send_raw
         self._profiles = Profiles()
-        self._metrics = HostMetrics()
+        self._hardware = hardware or Hardware.of(settings)
         self._traces = TraceStore(settings.trace_directory)
         self._summariser = Summariser(settings, lambda done: inbox(lambda: self._summarised(done)))
         self._stack_pool = ThreadPoolExecutor(STACK_DUMPS, thread_name_prefix="eroica-stacks")
@@ -101,7 +103,7 @@ class Answers:
             else:
                 self._ask(request, worker, who, now_us)
         if self._profiles:
-            self._metrics.sample(now_us, self._state.living_pids())
+            self._hardware.want(self._state.living_pids())
         _log.info(
             "request %s (%s, %s): %d ranks of job %s here", request.request, request.reason, request.mode, len(classes), run.job
         )
@@ -123,7 +125,7 @@ class Answers:
             self._fail(pending.who, "the process named a trace outside of its folder; it is not read", now_us)
             return
         end_us = answer.ended_wall_ns // 1_000 or now_us
-        self._metrics.sample(now_us, self._state.living_pids(), at_end=True)
+        self._hardware.at_once()
         run = self._state.runs.get((pending.who.job, pending.who.run_id))
         problem = self._announcer.problem_of(run) if run is not None else ""
         task = Task(
@@ -132,7 +134,7 @@ class Answers:
             late_by_steps=answer.late_by,
             blocked_ms=answer.blocked_ms,
             ended_at_us=end_us,
-            metrics=self._metrics.window(answer.started_wall_ns // 1_000, end_us),
+            window=partial(self._hardware.window, pending.who, answer.started_wall_ns // 1_000, end_us),
             notes=(problem[:500],) if problem else (),
         )
         self._tasks[(answer.request, answer.pid)] = task
@@ -143,7 +145,7 @@ class Answers:
         if not self._profiles:
             return
         self._profiles.farewell(set(self._state.living_pids()), now_us)
-        self._metrics.sample(now_us, self._state.living_pids())
+        self._hardware.want(self._state.living_pids())
         for pending in self._profiles.unsent():
             pending.sent = bool(self._server.command(pending.who.pid, pending.command))
         for pending in self._profiles.overdue(now_us):
@@ -159,6 +161,7 @@ class Answers:
 
     def close(self, now_us: int) -> None:
         """The agent ends: whoever still waits is told so, and no trace stays behind."""
+        self._hardware.close()
         self._summariser.close()
         self._stack_pool.shutdown(wait=False, cancel_futures=True)
         for who in [p.who for p in self._profiles.give_up()] + [task.who for task in self._tasks.values()]:

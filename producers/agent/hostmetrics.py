@@ -82,9 +82,14 @@ class HostMetrics:
         if former is not None and raw.at_us - former.at_us < 20 * SAMPLE_INTERVAL_US:
             self._samples.append(Sample(former.at_us, raw.at_us, difference(former, raw)))
 
+    @property
+    def last_us(self) -> int:
+        """When the last sample was taken; 0 before."""
+        return self._former.at_us if self._former is not None else 0
+
     def window(self, start_us: int, end_us: int) -> tuple[Metric, ...]:
         """Mean, lowest and highest of the samples that overlap the window, in the order of ``UNITS``; none without samples."""
-        inside = [s for s in self._samples if s.at_us > start_us and s.since_us < end_us]
+        inside = [s for s in list(self._samples) if s.at_us > start_us and s.since_us < end_us]
         found = []
         for name, unit in UNITS.items():
             values = [s.values[name] for s in inside if name in s.values]
@@ -116,12 +121,33 @@ def _share(value: float) -> float:
     return min(1.0, max(0.0, value))
 
 
+class Family:
+    """Training processes with all their descendants, looked up every two seconds, for it means a pass over all processes."""
+
+    def __init__(self) -> None:
+        self._known: tuple[int, list[int], list[int]] = (0, [], [])
+
+    def of(self, now_us: int, pids: Iterable[int]) -> list[int]:
+        """*pids* and their descendants, at most :data:`MAX_PROCESSES`, ascending."""
+        wanted = sorted(pids)
+        at_us, of, family = self._known
+        if of != wanted or now_us - at_us > FAMILY_US:
+            found = set(wanted)
+            # A parent's pid is nearly always below its children's;
+            for process in sorted(psutil.process_iter(["ppid"]), key=lambda one: one.pid):
+                if process.info["ppid"] in found:
+                    found.add(process.pid)
+            family = sorted(found)[:MAX_PROCESSES]
+            self._known = (now_us, wanted, family)
+        return family
+
+
 class _Reader:
     """Reads the system's counters."""
 
     def __init__(self) -> None:
         self._absent: set[str] = set()
-        self._known: tuple[int, list[int], list[int]] = (0, [], [])
+        self._family = Family()
 
     def read(self, now_us: int, pids: list[int]) -> Raw:
         cpu = psutil.cpu_times()
@@ -132,24 +158,11 @@ class _Reader:
             busy_s=total - cpu.idle - getattr(cpu, "iowait", 0.0),
             total_s=total,
             steal_s=getattr(cpu, "steal", None),
-            own_s=sum(_cpu_seconds(pid) for pid in self._family(now_us, pids)),
+            own_s=sum(_cpu_seconds(pid) for pid in self._family.of(now_us, pids)),
             load1=os.getloadavg()[0],
             mem_available=memory.available / max(1, memory.total),
             stalled_us=self._pressure(),
         )
-
-    def _family(self, now_us: int, pids: list[int]) -> list[int]:
-        """*pids* and all their descendants; looked up every two seconds, for it means a pass over all processes."""
-        at_us, of, family = self._known
-        if of != pids or now_us - at_us > FAMILY_US:
-            found = set(pids)
-            # A parent's pid is nearly always below its children's;
-            for process in sorted(psutil.process_iter(["ppid"]), key=lambda one: one.pid):
-                if process.info["ppid"] in found:
-                    found.add(process.pid)
-            family = sorted(found)[:MAX_PROCESSES]
-            self._known = (now_us, list(pids), family)
-        return family
 
     def _pressure(self) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -16,10 +16,11 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from eroica.producers.agent.hardware import Window
 from eroica.schemas.codec import decode
 from eroica.schemas.errors import SchemaError
 from eroica.schemas.settings import AgentSettings
-from eroica.schemas.summaries import Identity, Metric, Summary, SummaryError
+from eroica.schemas.summaries import Identity, Summary, SummaryError
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ class Task:
     late_by_steps: int
     blocked_ms: float
     ended_at_us: int
-    metrics: tuple[Metric, ...] = ()
+    window: Callable[[], Window] = Window
+    """What the hardware did meanwhile. Called in the thread that summarises: it may wait for the sample after the window."""
     notes: tuple[str, ...] = ()
 
 
@@ -130,13 +132,18 @@ def memory_limit_bytes(trace_bytes: int, total_bytes: int) -> int:
 
 
 def _job(task: Task) -> bytes:
+    try:
+        window = task.window()
+    except Exception as error:  # noqa: BLE001 - figures beside the trace never cost the summary
+        window = Window(notes=(f"no hardware figures: {type(error).__name__}: {error}"[:300],))
     job = {
         "who": task.who,
         "late_by_steps": task.late_by_steps,
         "blocked_ms": task.blocked_ms,
         "ended_at_us": task.ended_at_us,
-        "metrics": list(task.metrics),
-        "notes": list(task.notes),
+        "metrics": list(window.metrics),
+        "levels": list(window.series),
+        "notes": [*task.notes, *window.notes],
     }
     return msgspec.json.encode(job)
 

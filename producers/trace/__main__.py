@@ -19,6 +19,7 @@ from types import FrameType
 
 import msgspec
 
+from eroica.producers.trace.samples import SampleSeries
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.summarise import Extras, summarise
 from eroica.schemas.codec import encode
@@ -37,6 +38,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ended_at_us: int = 0
     """Event time for an error message; 0: the file's own time."""
     metrics: list[Metric] = msgspec.field(default_factory=list)
+    levels: list[SampleSeries] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
 
 
@@ -69,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(file: Path, job: Job, timeout_ms: int, max_trace_bytes: int) -> Summary | SummaryError:
     signal.signal(signal.SIGALRM, _time_up)
     signal.setitimer(signal.ITIMER_REAL, timeout_ms / 1e3)
-    extras = Extras(job.late_by_steps, job.blocked_ms, tuple(job.metrics), (), tuple(job.notes))
+    extras = Extras(job.late_by_steps, job.blocked_ms, tuple(job.metrics), (), tuple(job.levels), tuple(job.notes))
     try:
         return summarise(file, job.who, SummarySettings(max_trace_bytes=max_trace_bytes), extras)
     except EroicaError as error:

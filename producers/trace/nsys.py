@@ -185,7 +185,7 @@ class _Reader:
         if not self.db.has(table, *TIMES):
             return
         wanted = [*TIMES, *(c if self.db.has(table, c) else "NULL" for c in ("globalTid", *columns))]
-        where, values = "1", ()
+        where, values = "1", tuple[object, ...]()
         if self.worker.process is not None and self.db.has(table, "globalTid"):
             where, values = "globalTid >> 24 IS ?", (_shifted(self.worker.process),)
         yield from self.db.rows(f"SELECT {_list(wanted)} FROM {table} WHERE {where} AND {_SOUND}", values)

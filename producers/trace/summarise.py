@@ -16,6 +16,7 @@ from eroica.producers.trace.pattern import Samples, patterns
 from eroica.producers.trace.pauses import find_pauses, side_pauses, window_figures
 from eroica.producers.trace.phases import host_phases, step_phases
 from eroica.producers.trace.reader import read_trace
+from eroica.producers.trace.samples import SampleSeries, with_levels
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.steps import Steps, find_steps
 from eroica.schemas.errors import InvalidInput
@@ -39,6 +40,8 @@ class Extras:
     """How long profiling held up training."""
     metrics: tuple[Metric, ...] = ()
     samples: tuple[Samples, ...] = ()
+    levels: tuple[SampleSeries, ...] = ()
+    """Samples too far apart to lie within executions."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -126,6 +129,7 @@ def summarise_trace(trace: Trace, who: Identity, settings: SummarySettings, extr
     host = host_phases(trace, path)
     communication = find_collectives(trace, steps, path)
     functions, stacks, below = patterns(trace, steps, path, communication.operations, extras.samples, settings.min_beta)
+    functions, levelled = with_levels(functions, extras.levels)
     figures = window_figures(trace, steps, path, communication)
     if extras.blocked_ms:
         figures["blocked_ms"] = round(extras.blocked_ms, 3)
@@ -150,7 +154,7 @@ def summarise_trace(trace: Trace, who: Identity, settings: SummarySettings, extr
         metrics=list(extras.metrics),
         figures=figures,
         lost=_lost(trace, below + max(0, len(functions) - settings.max_functions)),
-        notes=[*extras.notes, *_notes(trace, steps, path)],
+        notes=[*extras.notes, *levelled, *_notes(trace, steps, path)],
     )
 
 
