@@ -34,6 +34,10 @@ class Iteration(NamedTuple):
     end: int
 
 
+_new = tuple.__new__
+"""A named tuple's own constructor runs Python code; this happens in every iteration, with cold caches."""
+
+
 class Automaton:
     """Feed it every call; it answers with the iteration that the call completed, or ``None``.
 
@@ -50,7 +54,6 @@ class Automaton:
         "_length",
         "_loader_seen",
         "_patience",
-        "_position",
         "_runs",
         "_segment",
         "_segments",
@@ -62,6 +65,7 @@ class Automaton:
         "expects_loader",
         "first",
         "identical",
+        "position",
         "relearned",
         "without_match",
     )
@@ -80,7 +84,8 @@ class Automaton:
         """True where the signature begins with a loader."""
         self._signature: tuple[int, ...] = ()
         self._border: tuple[int, ...] = ()
-        self._position = 0
+        self.position = 0
+        """Calls of the signature matched since the last iteration."""
         self._start = 0
         self._starts: list[int] = []
         self._last_end: int | None = None
@@ -97,7 +102,7 @@ class Automaton:
     @property
     def at_boundary(self) -> bool:
         """True where a signature is known and none of it has been matched since the last iteration."""
-        return self._position == 0 and bool(self._signature)
+        return self.position == 0 and bool(self._signature)
 
     def loader(self, token: int, start: int, end: int) -> Iteration | None:
         """A data loader returned a batch: *start* is when it was asked, *end* when it returned.
@@ -112,40 +117,33 @@ class Automaton:
 
     def begins(self, token: int) -> bool:
         """True if a call of loader *token* now would begin an iteration."""
-        return self._position == 0 and self.first == token << 1
+        return self.position == 0 and self.first == token << 1
 
     def feed(self, symbol: int, start: int, end: int) -> Iteration | None:
         """A call: *symbol* is twice its token, one more for an optimizer."""
         signature = self._signature
         if signature:
-            position = self._position
+            position = self.position
             if signature[position] != symbol:
                 position = self._resume(symbol)
             if position >= 0:
                 self._starts[position] = start
                 position += 1
                 if position == self._length:
-                    return self._complete(end)
-                self._position = position
+                    begun = self._starts[0] if self.expects_loader else end if self._last_end is None else self._last_end
+                    number = self.completed
+                    self.completed = number + 1
+                    self._last_end = end
+                    self.position = self._unmatched = 0
+                    self._learning = False
+                    return _new(Iteration, (number, begun, end))
+                self.position = position
             self._unmatched += 1
             if self._unmatched >= self._patience and not self._learning:
                 self._learning = True
                 self._forget()
                 return None
         return self._learn(symbol, start, end) if self._learning else None
-
-    def _complete(self, end: int) -> Iteration:
-        """The signature is complete: count it and begin anew."""
-        start = self._starts[0]
-        if not self.expects_loader:
-            start = end if self._last_end is None else self._last_end
-        done = Iteration(self.completed, start, end)
-        self.completed += 1
-        self._last_end = end
-        self._position = 0
-        self._unmatched = 0
-        self._learning = False
-        return done
 
     def _resume(self, symbol: int) -> int:
         """Longest part of what was matched that *symbol* continues (Knuth, Morris, Pratt); -1 if it belongs to no iteration.
@@ -155,12 +153,12 @@ class Automaton:
         signature = self._signature
         if symbol not in self._ids:
             return -1
-        position = self._position
+        position = self.position
         while position and signature[position] != symbol:
             shorter = self._border[position - 1]
             self._starts[:shorter] = self._starts[position - shorter : position]
             position = shorter
-        self._position = position
+        self.position = position
         return position if signature[position] == symbol else -1
 
     def _forget(self) -> None:
@@ -229,7 +227,7 @@ class Automaton:
         self._length = len(signature)
         self._patience = max(self.without_match, MATCH_LENGTHS * len(signature))
         self._starts = [0] * len(signature)
-        self._position = 0
+        self.position = 0
         self._unmatched = 0
         self._learning = False
         self.first = signature[0]

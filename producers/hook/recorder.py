@@ -53,6 +53,8 @@ class Recorder:
         self._known: tuple[int, int, bool, int] | None = None
         self._connections = 0
         self._introduce_ns = 0
+        self._wall_ns = time.time_ns() - time.monotonic_ns()
+        """What the wall clock is ahead of the monotonic one; looked at once a second."""
         self._parameter_types: frozenset[str] = frozenset()
         self._counters_ns = 0
         self._started_ns = time.time_ns()
@@ -69,13 +71,17 @@ class Recorder:
             return time.monotonic_ns()
         if threading.get_ident() != self._thread:
             return 0
-        automaton = self.automaton
-        if automaton.begins(token) and not self.marking and self.torch.is_grad_enabled():
-            self._boundary()
-        elif self.profiling.active:
-            self.profiling.overdue()
+        # What comes in every iteration is written out here, for a call costs as much as what it does: the caches are cold.
+        automaton, sender, profiling = self.automaton, self.sender, self.profiling
+        begins = automaton.position == 0 and automaton.first == token << 1
+        if begins and not self.marking and self.torch.is_grad_enabled():
+            message = sender.receive()
+            if message is not None or profiling.active or profiling.pending is not None:
+                self._boundary(message)
+        elif profiling.active:
+            profiling.overdue()
         now_ns = time.monotonic_ns()
-        sender, step = self.sender, self._marked + 1 if self.marking else automaton.completed
+        step = self._marked + 1 if self.marking else automaton.completed
         if not sender.put(LOADER_ENTER, step, now_ns, 0, 0):
             sender.event(LOADER_ENTER, step, now_ns, 0, 0)
         return now_ns
@@ -94,7 +100,9 @@ class Recorder:
         if returned and not marking and self.torch.is_grad_enabled():
             done = automaton.feed(token << 1, entered_ns, now_ns)
             if done is not None:
-                self._completed(done)
+                self._emit(done)
+                if not automaton.expects_loader:
+                    self._boundary(self.sender.receive())
 
     def optimizer_exit(self, optimizer: Any) -> None:
         """A step of *optimizer* returned, or was skipped by the gradient scaler."""
@@ -112,7 +120,9 @@ class Recorder:
             if not sender.put(OPTIMIZER_EXIT, step, now_ns, 0, 0):
                 sender.event(OPTIMIZER_EXIT, step, now_ns, 0, 0)
         else:
-            self._completed(done)
+            self._emit(done)
+            if not self.automaton.expects_loader:
+                self._boundary(self.sender.receive())
         if self.profiling.active:
             self.profiling.overdue()
 
@@ -129,7 +139,7 @@ class Recorder:
         self._marked = number
         if started_ns:
             self._emit(Iteration(number, started_ns, now_ns))
-        self._boundary()
+        self._boundary(self.sender.receive())
         self._marked_ns = time.monotonic_ns()
 
     def goodbye(self) -> None:
@@ -154,14 +164,9 @@ class Recorder:
             self._parameter_types = frozenset(type(parameter).__name__ for parameter in first)
         return True
 
-    def _completed(self, iteration: Iteration) -> None:
-        self._emit(iteration)
-        if not self.automaton.expects_loader:
-            self._boundary()
-
     def _emit(self, iteration: Iteration) -> None:
         number, start_ns, end_ns = iteration
-        wall_ns, sender = time.time_ns(), self.sender
+        wall_ns, sender = end_ns + self._wall_ns, self.sender
         if not sender.put(ITERATION, number, end_ns, wall_ns, end_ns - start_ns):
             sender.event(ITERATION, number, end_ns, wall_ns, end_ns - start_ns)
         if end_ns >= self._introduce_ns or sender.connections != self._connections:
@@ -170,6 +175,7 @@ class Recorder:
     def _introduce(self, iteration: Iteration) -> None:
         """Say hello to a new agent or with news of ourselves, else the counters from time to time."""
         self._introduce_ns = iteration.end + NEWS_NS
+        self._wall_ns = time.time_ns() - time.monotonic_ns()
         self._connections = self.sender.connections
         world = self._distributed()
         known = (self.sender.connections, len(world.pg_map) if world else 0, self.marking, self.automaton.relearned)
@@ -181,12 +187,13 @@ class Recorder:
         elif iteration.end - self._counters_ns > COUNTERS_NS:
             self._send_counters(iteration.end)
 
-    def _boundary(self) -> None:
-        """Between two iterations: read commands, start or stop a profile."""
+    def _boundary(self, message: dict[str, Any] | None) -> None:
+        """Between two iterations: obey *message* and what follows it, start or stop a profile."""
         left = COMMANDS_A_STEP
-        while left and (message := self.sender.receive()) is not None:
-            left -= 1
+        while message is not None:
             self._command(message)
+            left -= 1
+            message = self.sender.receive() if left else None
         profiling = self.profiling
         if profiling.active or profiling.pending is not None:
             profiling.boundary(self.step, self.torch)
