@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from trace_mutations import difference, mutated
 
 from eroica.producers.trace import SummarySettings, identity_from_trace, read_trace, summarise
 from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET
+from eroica.producers.trace.compiled import COMPILED
 from eroica.producers.trace.fit import json_bytes, wire_bytes
 from eroica.producers.trace.identity import identify
 from eroica.producers.trace.intervals import union
@@ -36,6 +38,7 @@ from eroica.schemas.errors import EroicaError
 
 COMPARED = ("single/nccl_data.json.gz", "single/ns_resolution.json.gz", "torchrec_sleep_20ms/host0_4102.pt.trace.json.gz")
 TILED = "single/nccl_data.json.gz"
+FUZZED = ("single/simple_add.json.gz", "single/cuda_event_sync.json.gz", "single/cpu_only_rank34_of_300.json.gz")
 GOALS = {"times_faster": 20.0, "memory_ratio": 0.25, "mb_per_s": 150.0, "memory_to_file": 1.5}
 
 OURS = """
@@ -67,7 +70,12 @@ print(json.dumps({"s": end - start, "overlap": overlap["comp_comm_overlap_pctg"]
 """
 
 
-def measured(python: str, code: str, path: Path) -> dict[str, Any]:
+def measured(python: str, code: str, path: Path, times: int = 1) -> dict[str, Any]:
+    """The fastest of some :func:`once`: what else the machine does only ever adds."""
+    return min((once(python, code, path) for _ in range(times)), key=lambda figures: figures["s"])
+
+
+def once(python: str, code: str, path: Path) -> dict[str, Any]:
     """Run *code* on *path* in a process on one core; its printed figures and its peak memory in MB."""
     core = min(os.sched_getaffinity(0))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
@@ -145,10 +153,8 @@ def sizes(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def fuzz(folder: Path, count: int) -> dict[str, Any]:
-    """Mutate real traces (bytes flipped, cut, fields replaced): summaries or clear errors, nothing else."""
-    sources = [
-        gzip.decompress((folder / p).read_bytes()) for p in ("single/simple_add.json.gz", "single/cuda_event_sync.json.gz")
-    ]
+    """Mutate real traces: summaries or clear errors, nothing else; and the compiled scanner and Python see the same."""
+    sources = [gzip.decompress((folder / p).read_bytes()) for p in FUZZED]
     dice, refused, slowest = random.Random(1), 0, 0.0
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "rank0.json"
@@ -156,7 +162,12 @@ def fuzz(folder: Path, count: int) -> dict[str, Any]:
             path.write_bytes(mutated(dice.choice(sources), dice))
             start = time.process_time()
             try:
-                summarise(path, identity_from_trace(read_trace(path), path, job="fuzz", rank=0))
+                trace = read_trace(path)
+                slowest = max(slowest, time.process_time() - start)
+                if COMPILED and (column := difference(trace, read_trace(path, compiled=False))):
+                    raise AssertionError(f"the scanner and Python differ in {column}")
+                start = time.process_time()
+                summarise(path, identity_from_trace(trace, path, job="fuzz", rank=0), trace=trace)
             except EroicaError:
                 refused += 1
             except Exception:
@@ -165,48 +176,7 @@ def fuzz(folder: Path, count: int) -> dict[str, Any]:
                 print(f"crash: the trace is kept as {kept}", file=sys.stderr)
                 raise
             slowest = max(slowest, time.process_time() - start)
-    return {"traces": count, "refused": refused, "slowest_cpu_s": round(slowest, 3)}
-
-
-def mutated(raw: bytes, dice: random.Random) -> bytes:
-    """One of: cut, flipped bytes, a piece missing, values of one key replaced."""
-    kind = dice.randrange(5)
-    if kind == 0:
-        return raw[: dice.randrange(len(raw))]
-    if kind == 1:
-        data = bytearray(raw)
-        for _ in range(dice.randrange(1, 60)):
-            data[dice.randrange(len(data))] = dice.randrange(256)
-        return bytes(data)
-    if kind == 2:
-        a, b = sorted((dice.randrange(len(raw)), dice.randrange(len(raw))))
-        return raw[:a] + raw[b:]
-    key = dice.choice(
-        [b'"ts"', b'"dur"', b'"tid"', b'"pid"', b'"correlation"', b'"stream"', b'"name"', b'"args"', b'"ph"', b'"cat"']
-    )
-    values = (
-        b"NaN",
-        b"-1",
-        b"1e308",
-        b'"x"',
-        b"null",
-        b"[]",
-        b"{}",
-        b"-Infinity",
-        b"9" * 40,
-        b"true",
-        b'"\xff"',
-        b"1e-9",
-        b"[" * 3000,
-    )
-    pieces = raw.split(key)
-    for _ in range(dice.randrange(1, 30)):
-        if len(pieces) < 2:
-            break
-        i = dice.randrange(1, len(pieces))
-        _, comma, rest = pieces[i].partition(b",")
-        pieces[i] = b": " + dice.choice(values) + comma + rest
-    return key.join(pieces)
+    return {"traces": count, "refused": refused, "slowest_cpu_s": round(slowest, 3), "compiled": COMPILED}
 
 
 def main() -> None:
@@ -215,6 +185,7 @@ def main() -> None:
     parser.add_argument("traces", type=Path, nargs="?", default=Path(__file__).resolve().parents[1] / "../shared/data/traces")
     parser.add_argument("--hta", help="interpreter of an environment with HolisticTraceAnalysis")
     parser.add_argument("--tile-mb", type=int, default=500)
+    parser.add_argument("--times", type=int, default=5, help="each measurement; the fastest counts")
     parser.add_argument("--fuzz", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -223,9 +194,9 @@ def main() -> None:
     result: dict[str, Any] = {"compared": [], "goals": GOALS, "cores": os.cpu_count(), "limit_bytes": SummarySettings().max_bytes}
     for place in COMPARED:
         path = (options.traces / place).resolve()
-        row: dict[str, Any] = {"trace": place, "eroica": measured(sys.executable, OURS, path)}
+        row: dict[str, Any] = {"trace": place, "eroica": measured(sys.executable, OURS, path, options.times)}
         if options.hta:
-            theirs = measured(options.hta, HTA, path)
+            theirs = measured(options.hta, HTA, path, options.times)
             row |= {"hta": theirs, "same_cut": without_last_step(path), "times_faster": theirs["s"] / row["eroica"]["s"]}
             row["memory_ratio"] = row["eroica"]["peak_mb"] / theirs["peak_mb"]
         result["compared"].append(row)

@@ -1,4 +1,4 @@
-"""Ways in which a trace can be broken, and whether two readings of it are the same. For the fuzz of the bench and of the tests."""
+"""Ways to break a trace, and whether two readings of it are the same. For the fuzz of the bench and of the tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ KEYS = (
 )  # fmt: skip
 VALUES = (
     b"NaN", b"-Infinity", b"-1", b"-0", b"-0.0", b"01", b"1.", b".5", b"1e308", b"1e309", b"-1e-320", b"1e-9", b"1E+2", b"9" * 18,
-    b"9" * 19, b"-" + b"9" * 40, b"0.1" + b"7" * 40, b"1700000000123456.789", b"9007199254740993.5", b"true", b"null", b"nul", b"[]",
+    b"9" * 19, b"-" + b"9" * 40, b"0.1" + b"7" * 40, b"1700000000123456.789", b"9007199254740993.5", b"true", b"null", b"nul",
+    b"[]",
     b"{}", b'"x"', b'"X"', b'"\\u0058"', b'"12.5"', b'"\\ud83d\\ude00"', b'"\\ud800"', b'"\\q"', b'"\xff"', b'"\xc3\xa9"',
     b'"\xed\xa0\x80"', b'"a\x00b"', b'"a\tb"', b"[" * 3000, b"[" * 70 + b"]" * 70, b'[{"name":1},{"name":2}]', b'{"ph":"X"}',
     b'{"correlation":1.0}', b'{"stream":true}', b'{"Collective name":null,"dtype":"Float"}', b"1, \"ts\": 5", b'"x", "ph": "X"',

@@ -25,9 +25,10 @@ def format_ranks(ranks: Iterable[int] | RankArray) -> str:
     >>> format_ranks([3, 1, 2, 7])
     '1-3,7'
     """
-    array = np.unique(ranks if isinstance(ranks, np.ndarray) else np.fromiter((int(r) for r in ranks), dtype=np.int64))
+    array = np.sort(ranks if isinstance(ranks, np.ndarray) else np.fromiter((int(r) for r in ranks), dtype=np.int64))
     if array.size == 0:
         return ""
+    array = array[np.concatenate(([True], array[1:] != array[:-1]))]  # np.unique loads numpy.ma, 15 ms and 2 MB, once
     breaks = np.flatnonzero(np.diff(array) != 1)
     starts = array[np.concatenate(([0], breaks + 1))]
     ends = array[np.concatenate((breaks, [array.size - 1]))]

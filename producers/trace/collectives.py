@@ -171,7 +171,7 @@ def _only(named: dict[str, dict[str, Any]]) -> str:
 def _holders(trace: Trace, launch: Ints, notes: Ints) -> Ints:
     """For each launch, the row of *notes* on the same thread that holds it, -1 without one."""
     found = np.full(launch.size, -1, np.int64)
-    for thread in np.unique(trace.thread[notes]).tolist():
+    for thread in np.flatnonzero(np.bincount(trace.thread[notes])).tolist():
         mine = notes[trace.thread[notes] == thread]
         calls = np.flatnonzero((launch >= 0) & (trace.thread[np.maximum(launch, 0)] == thread))
         time = trace.ts_us[launch[calls]]

@@ -62,11 +62,26 @@ _PAUSE_RULES: dict[str, tuple[str, ...]] = {
 }
 """Kind of pause → patterns. ``cudaFree`` of a pool's block never reaches the runtime, so these are real calls."""
 
-_PHASE_PATTERNS = {phase: re.compile("|".join(rules), re.ASCII) for phase, rules in _PHASE_RULES.items()}
-_PAUSE_PATTERNS = {kind: re.compile("|".join(rules), re.ASCII) for kind, rules in _PAUSE_RULES.items()}
-_ANY_PHASE = re.compile("|".join(p.pattern for p in _PHASE_PATTERNS.values()), re.ASCII)
-_ANY_PAUSE = re.compile("|".join(p.pattern for p in _PAUSE_PATTERNS.values()), re.ASCII)
-"""Most names are neither: one search says so."""
+SOURCE_FILE = ".py("
+"""In the name of every function of Python; a rule that does not begin with ``^`` is about such names."""
+
+
+class _Rules:
+    """Kinds and their patterns by precedence. Most names fit none, which is told by one or two cheap looks."""
+
+    def __init__(self, table: dict[str, tuple[str, ...]]) -> None:
+        rules = [rule for of_kind in table.values() for rule in of_kind]
+        self._start = re.compile("|".join(r for r in rules if r.startswith("^")), re.ASCII)
+        self._inside = re.compile("|".join(r for r in rules if not r.startswith("^")), re.ASCII)
+        self._kinds = {kind: re.compile("|".join(of_kind), re.ASCII) for kind, of_kind in table.items()}
+
+    def kind_of(self, name: str) -> str:
+        if self._start.match(name) is None and (SOURCE_FILE not in name or self._inside.search(name) is None):
+            return ""
+        return next((kind for kind, pattern in self._kinds.items() if pattern.search(name)), "")
+
+
+_PHASE_OF, _PAUSE_OF = _Rules(_PHASE_RULES), _Rules(_PAUSE_RULES)
 PHASES = tuple(_PHASE_RULES)
 PAUSE_KINDS = tuple(_PAUSE_RULES)
 
@@ -74,14 +89,10 @@ PAUSE_KINDS = tuple(_PAUSE_RULES)
 @lru_cache(maxsize=65_536)
 def phase_of(name: str) -> str:
     """Phase that a host function of this name opens; empty for none."""
-    if _ANY_PHASE.search(name) is None:
-        return ""
-    return next((phase for phase, pattern in _PHASE_PATTERNS.items() if pattern.search(name)), "")
+    return _PHASE_OF.kind_of(name)
 
 
 @lru_cache(maxsize=65_536)
 def pause_of(name: str) -> str:
     """Kind of pause that a host function of this name is; empty for none."""
-    if _ANY_PAUSE.search(name) is None:
-        return ""
-    return next((kind for kind, pattern in _PAUSE_PATTERNS.items() if pattern.search(name)), "")
+    return _PAUSE_OF.kind_of(name)

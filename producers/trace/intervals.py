@@ -84,6 +84,14 @@ def union(start: Floats, end: Floats) -> Intervals:
     return Intervals(start[new], end[last])
 
 
+def quantile(ordered: Floats, share: float) -> float:
+    """Quantile of ascending values by linear interpolation, as numpy's default; its own function takes 100 µs a call."""
+    place = share * (ordered.size - 1)
+    low = int(place)
+    a, b = float(ordered[low]), float(ordered[min(low + 1, ordered.size - 1)])
+    return a + (b - a) * (place - low)
+
+
 def _clean(start: Floats, end: Floats) -> tuple[Floats, Floats]:
     keep = end > start
     return start[keep], end[keep]

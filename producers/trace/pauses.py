@@ -11,7 +11,7 @@ from eroica.producers.trace.collectives import Communication
 from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET, Floats, Trace
 from eroica.producers.trace.critical_path import CriticalPath
 from eroica.producers.trace.host_names import PAUSE_KINDS, pause_of
-from eroica.producers.trace.intervals import Intervals, union
+from eroica.producers.trace.intervals import Intervals, quantile, union
 from eroica.producers.trace.phases import join
 from eroica.producers.trace.steps import Steps
 from eroica.schemas.summaries import Pause
@@ -112,10 +112,10 @@ def _launch_figures(trace: Trace, steps: Steps) -> dict[str, float]:
     delay = (trace.ts_us[rows] - trace.ts_us[launch])[inside]
     if delay.size == 0:
         return {}
-    p50, p99 = np.quantile(delay, (0.5, 0.99)).tolist()
+    ordered = np.sort(delay)
     return {
-        "launch_delay_p50_us": p50,
-        "launch_delay_p99_us": p99,
+        "launch_delay_p50_us": quantile(ordered, 0.5),
+        "launch_delay_p99_us": quantile(ordered, 0.99),
         "launch_bound_share": float((delay < LAUNCH_BOUND_US).mean()),
         "early_kernels": float((delay < 0).sum()),
         "kernels": float(delay.size),
