@@ -94,7 +94,7 @@ class Channels:
 
     def kind(self, axis: str) -> str:
         """Description of the process groups along *axis*, as the framework gives it."""
-        framework = self._work.scenario.job.framework
+        framework = self._work.layout.framework
         told = _DESCRIPTIONS.get(framework, {})
         if framework == "deepspeed" and axis == "pp":
             return told["pipe"]

@@ -91,6 +91,7 @@ class Emission:
             by_host.setdefault(int(work.hosts.host_of[leader]), []).append(group)
         coords = work.layout.coordinates()
         members = work.hosts.by_host()
+        framework = work.layout.framework
         sizes = {k: int(v) for k, v in job.sizes.items() if isinstance(v, int) and k != "order"}
         for host, ranks in enumerate(members):
             clock = int(self._fates.clock_us[ranks[0]])
@@ -110,8 +111,8 @@ class Emission:
                     for r in ranks.tolist()
                 ],
                 process_groups=by_host.get(host, []),
-                layout=Layout(framework=job.framework, sizes=sizes, order=str(job.sizes.get("order", ""))),
-                framework=job.framework,
+                layout=None if framework == "custom" else Layout(framework=framework, sizes=sizes, order=work.layout.order),
+                framework=framework,
                 launcher="torchrun",
                 started_at_us=self._start_us + clock,
                 announced_at_us=self._start_us + clock,

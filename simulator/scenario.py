@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from eroica.schemas.control import Reason
 from eroica.schemas.errors import InvalidInput, UsageError
+from eroica.simulator.yamlfile import line_of, read_yaml
 
 __all__ = [
     "Cluster",
@@ -92,6 +92,8 @@ class Job(Part, frozen=True, kw_only=True):
     framework: str = "ddp"
     sizes: dict[str, int | str | bool] = {}
     """As ``eroica topology`` takes them: tp, pp, dp_shard, order …"""
+    coordinates: dict[str, list[int]] = {}
+    """Of a ``custom`` framework: axis → one number a rank (``pp``, ``dp``, ``tp``, ``cp``, ``ep``, …)."""
     schedule: str = "1f1b"
     chunks: Count = 1
     micro_batches: Count = 1
@@ -216,7 +218,7 @@ def load_scenario(path: Path, assignments: Sequence[str] = ()) -> Scenario:
 
 def parse_scenario(text: str, assignments: Sequence[str] = (), where: str = "scenario") -> Scenario:
     """Like :func:`load_scenario` from the text."""
-    tree = _yaml(text, where)
+    tree = read_yaml(text, where)
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
@@ -226,23 +228,10 @@ def parse_scenario(text: str, assignments: Sequence[str] = (), where: str = "sce
     try:
         return msgspec.convert(tree, Scenario, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidInput(str(error), where=where, do="the fields are described in docs/simulator.md") from error
-
-
-def _yaml(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  # a SafeLoader that also refuses aliases
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InvalidInput(f"not YAML: {' '.join(str(error).split())[:300]}", where=where) from error
-
-
-class _Loader(yaml.SafeLoader):
-    """Plain data only; no aliases, with which a few lines can stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed in a scenario")
-        return super().compose_node(parent, index)
+        line = 0 if assignments else line_of(text, str(error))
+        raise InvalidInput(
+            str(error), where=f"{where}, line {line}" if line else where, do="the fields are described in docs/simulator.md"
+        ) from error
 
 
 def _assign(tree: dict[str, Any], assignment: str) -> None:
@@ -262,7 +251,7 @@ def _assign(tree: dict[str, Any], assignment: str) -> None:
         else:
             raise UsageError(f"{'.'.join(names[:depth])} is a value, not a table", where=assignment)
         if last:
-            at[key] = _yaml(value, assignment)
+            at[key] = read_yaml(value, assignment)
         else:
             if isinstance(at, dict):
                 at.setdefault(key, {})

@@ -14,8 +14,9 @@ from eroica.simulator.scenario import Cluster, Job, Scenario
 from eroica.topology import Groups, RankLayout, build_layout, comparison_classes
 from eroica.topology.hosts import Hosts
 from eroica.topology.lanes import Lanes
+from eroica.topology.presets import custom
 from eroica.topology.sources import from_layout, reconcile
-from eroica.topology.step import LOADING, WORLD, Step, build_step
+from eroica.topology.step import LOADING, REPLICAS, WORLD, Step, build_step
 from eroica.topology.strategy import Block, Exchange, ExchangeKind, LinkCosts, Plan
 
 __all__ = ["COMPUTE", "HOST_KINDS", "Traffic", "Workload", "build_workload"]
@@ -121,14 +122,14 @@ def build_workload(scenario: Scenario) -> Workload:
     :raises InvalidInput: devices on hosts that are not there, or stage scales of another number.
     """
     job, cluster = scenario.job, scenario.cluster
-    layout = build_layout(job.framework, job.world, job.sizes)
+    layout = _layout(job)
     digits = len(str(-(-job.world // cluster.gpus_per_host) - 1))
     hosts = Hosts.consecutive(job.world, cluster.gpus_per_host, name=f"node-{{:0{digits}d}}")
     devices, speed = _devices(cluster, hosts)
     plan = _plan(job, layout)
     lanes = Lanes.of(layout)
-    sharing = plan.sharing.axis if plan.sharing else ""
-    axes = sorted({e.axis for b in plan.blocks for e in b.exchanges} | ({sharing} if sharing else set()))
+    shared = {plan.sharing.axis, plan.sharing.replicas} - {""} if plan.sharing else set()
+    axes = sorted({e.axis for b in plan.blocks for e in b.exchanges} | shared)
     groups = {axis: layout.groups(_kind(layout, axis)) for axis in axes}
     rate = {
         axis: (cluster.nic_gbytes if bool(hosts.crosses(g).any()) else cluster.nvlink_gbytes) * 1e3 for axis, g in groups.items()
@@ -143,12 +144,34 @@ def build_workload(scenario: Scenario) -> Workload:
         hosts=hosts,
         plan=plan,
         step=step,
-        traffic=_traffic(plan, step, layout, sharing),
+        traffic=_traffic(plan, step, layout),
         groups=groups,
         devices=tuple(devices),
         speed=speed,
         classes=comparison_classes(placement, tuple(devices)),
     )
+
+
+def _layout(job: Job) -> RankLayout:
+    """Where the ranks sit.
+
+    :raises TopologyError: sizes or coordinates that contradict each other, with the field.
+    """
+    try:
+        if job.framework != "custom":
+            # Of DeepSpeed's experts alone no pipeline can be built; its other groups belong to them.
+            framework = "deepspeed" if job.framework == "deepspeed-moe" else job.framework
+            return build_layout(framework, job.world, job.sizes)
+        if job.sizes:
+            raise UsageError("a custom job has coordinates in place of sizes", where="job.sizes")
+        layout = custom({axis: np.array(values, dtype=np.int64) for axis, values in job.coordinates.items()})
+    except TopologyError as error:
+        raise TopologyError(
+            error.what, where="job.coordinates" if job.framework == "custom" else "job.sizes", do=error.do
+        ) from error
+    if layout.world != job.world:
+        raise TopologyError(f"the coordinates place {layout.world} ranks, not {job.world}", where="job.coordinates")
+    return layout
 
 
 def _devices(cluster: Cluster, hosts: Hosts) -> tuple[list[str], npt.NDArray[np.float64]]:
@@ -195,24 +218,27 @@ def _plan(job: Job, layout: RankLayout) -> Plan:
     axis = _sharing_axis(job, layout)
     if not axis:
         return plan
+    replicas = "dp_replicate" if axis != "dp_replicate" and _size(layout, "dp_replicate") > 1 else ""
     if job.sharding == 0:
-        return plan.replicate(axis, job.buckets)
-    return plan.shard(axis, job.sharding, job.buckets)
+        return plan.replicate(axis, job.buckets, replicas)
+    return plan.shard(axis, job.sharding, job.buckets, replicas)
 
 
 def _model_exchanges(job: Job, layout: RankLayout) -> tuple[Exchange, ...]:
     size = job.model.exchange_mb * MB
-    wanted: list[tuple[ExchangeKind, str]] = [("all-reduce", _TENSOR.get(job.framework, "tp")), ("ring", "cp")]
+    wanted: list[tuple[ExchangeKind, str]] = [("all-reduce", _TENSOR.get(layout.framework, "tp")), ("ring", "cp")]
     if job.model.experts:
         wanted.append(("all-to-all", "ep"))
     return tuple(Exchange(kind, axis, size) for kind, axis in wanted if _size(layout, axis) > 1)
 
 
 def _sharing_axis(job: Job, layout: RankLayout) -> str:
-    axis = _SHARING.get(job.framework, "dp")
-    if job.framework == "megatron" and _size(layout, "cp") > 1:
+    if job.framework == "custom":
+        return next((a for a in ("dp_shard", "dp", "data", "dp_replicate") if _size(layout, a) > 1), "")
+    axis = _SHARING[layout.framework]
+    if layout.framework == "megatron" and _size(layout, "cp") > 1:
         axis = "dp-cp"
-    if job.framework == "torchtitan" and _size(layout, "fsdp") < 2:
+    if _size(layout, axis) < 2 and layout.framework in ("torchtitan", "hsdp"):
         axis = "dp_replicate"
     return axis if _size(layout, axis) > 1 else ""
 
@@ -229,8 +255,9 @@ def _size(layout: RankLayout, axis: str) -> int:
     return layout.groups(names[0]).largest() if names else 1
 
 
-def _traffic(plan: Plan, step: Step, layout: RankLayout, sharing: str) -> dict[int, Traffic]:
+def _traffic(plan: Plan, step: Step, layout: RankLayout) -> dict[int, Traffic]:
     """What each operation moves, read off its kind, stage and chunk."""
+    sharing = plan.sharing
     stages, ranks = plan.stages(), step.lanes.stages
     out: dict[int, Traffic] = {}
     for number, op in enumerate(step.graph.ops):
@@ -244,9 +271,14 @@ def _traffic(plan: Plan, step: Step, layout: RankLayout, sharing: str) -> dict[i
             stage = op.stage if op.chunk == 0 else 2 * ranks - 1 - op.stage
         blocks = stages[stage]
         if op.kind.startswith(("grads-", "params-")):
-            parts = plan.sharing.buckets if plan.sharing and op.kind.startswith("grads-") else 1
-            size = sum(b.parameter_bytes for b in blocks) / parts
-            out[number] = Traffic(sharing, op.kind.split("-", 1)[1].replace("-", "_"), int(size), beside=True)
+            if sharing is None:
+                raise UsageError(f"{op.kind!r} without anything shared")
+            size = sum(b.parameter_bytes for b in blocks) / (sharing.buckets if op.kind.startswith("grads-") else 1)
+            if op.kind == REPLICAS:
+                part = size / _size(layout, sharing.axis) if sharing.level else size
+                out[number] = Traffic(sharing.replicas, "all_reduce", int(part), beside=True)
+            else:
+                out[number] = Traffic(sharing.axis, op.kind.split("-", 1)[1].replace("-", "_"), int(size), beside=True)
         elif op.kind.endswith(("-send", "-recv")):
             way, side = op.kind.split("-")
             onward = (way == "forward") == (side == "send")

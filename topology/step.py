@@ -15,11 +15,13 @@ from eroica.topology.schedules import Action, ActionKind, Schedule
 from eroica.topology.stepgraph import FloatArray, GraphBuilder, Op, StepGraph
 from eroica.topology.strategy import Block, Costs, Plan
 
-__all__ = ["LOADING", "WORLD", "Step", "build_step"]
+__all__ = ["LOADING", "REPLICAS", "WORLD", "Step", "build_step"]
 
 WORLD = "world"
 LOADING = "loading"
 """Kind of the operation that opens a rank's step where the plan has one."""
+REPLICAS = "grads-replica-all-reduce"
+"""Kind of the all-reduce over replicas of what a group has reduced already (HSDP)."""
 _GIVING: tuple[ActionKind, ActionKind, ActionKind] = ("F", "B", "I")
 """Actions whose result a neighbouring stage waits for: forward, whole backward, first half of the backward."""
 
@@ -60,7 +62,7 @@ class _StepBuilder:
         self.blocks = plan.stages()
         axes = {e.axis for b in plan.blocks for e in b.exchanges}
         if plan.sharing is not None:
-            axes.add(plan.sharing.axis)
+            axes |= {plan.sharing.axis} | ({plan.sharing.replicas} if plan.sharing.replicas else set())
         self.members: dict[str, int] = {}
         partitions = {WORLD: np.zeros(lanes.count, dtype=np.int64)}
         for axis in sorted(axes):
@@ -133,6 +135,9 @@ class _StepBuilder:
                 kind = "reduce-scatter" if sharing.level else "all-reduce"
                 size = sum(b.parameter_bytes for b in blocks) / parts
                 self._in_stream(rank, "dp", f"grads-{kind}", kind, size, [op], sharing.axis, chunk)
+                if sharing.replicas:
+                    part = size / self.members[sharing.axis] if sharing.level else size
+                    self._in_stream(rank, "dp", REPLICAS, "all-reduce", part, [op], sharing.replicas, chunk)
         if action.kind != "W":
             after = self._exchanges(rank, action, before, op)
         self.done[action] = after

@@ -95,6 +95,8 @@ class Sharing:
     (ZeRO-1, -2); 3: parameters are gathered before each chunk's forward and again before its backward (ZeRO-3, FSDP)."""
     buckets: int = 1
     """Parts in which a chunk's gradients leave, overlapped with its last backward."""
+    replicas: str = ""
+    """Axis along which the reduced gradients are all-reduced once more: the replicas of a group that shards (HSDP)."""
 
 
 @dataclass(frozen=True)
@@ -135,13 +137,16 @@ class Plan:
         """Run the stages in the order of a named schedule."""
         return replace(self, schedule=schedule)
 
-    def replicate(self, axis: str = "dp", buckets: int = 1) -> Plan:
-        """Replicate along *axis*: gradients are all-reduced in *buckets*."""
-        return replace(self, sharing=Sharing(axis, 0, buckets))
+    def replicate(self, axis: str = "dp", buckets: int = 1, replicas: str = "") -> Plan:
+        """Replicate along *axis*, and *replicas* if given: gradients are all-reduced in *buckets*, along one after the other."""
+        return replace(self, sharing=Sharing(axis, 0, buckets, replicas))
 
-    def shard(self, axis: str = "dp", level: Literal[1, 2, 3] = 3, buckets: int = 1) -> Plan:
-        """Shard optimizer (1), gradients (2) or parameters too (3) along *axis*."""
-        return replace(self, sharing=Sharing(axis, level, buckets))
+    def shard(self, axis: str = "dp", level: Literal[1, 2, 3] = 3, buckets: int = 1, replicas: str = "") -> Plan:
+        """Shard optimizer (1), gradients (2) or parameters too (3) along *axis*.
+
+        Along *replicas* what each rank then holds of the gradients is all-reduced (HSDP).
+        """
+        return replace(self, sharing=Sharing(axis, level, buckets, replicas))
 
     def make_schedule(self) -> Schedule:
         """The schedule of this plan.

@@ -117,8 +117,8 @@ def test_the_matrix_covers_every_fault_dose_and_layout_with_seeds_of_its_own() -
     matrix = list(cases(tuple(LAYOUTS), 2, 2, 1))
     faults = {(c.layout, c.what, c.level) for c in matrix if c.kind == "fault"}
     assert faults == {(n, f, d) for n in LAYOUTS for f in FAULTS for d in DOSES}
-    assert {c.kind for c in matrix} == {"fault", "healthy", "uneven", "pair", "nuisance"}
-    alone = [c.seed for c in matrix if c.kind != "nuisance"]
+    assert {c.kind for c in matrix} == {"fault", "healthy", "uneven", "pair", "nuisance", "blind"}
+    alone = [c.seed for c in matrix if c.kind not in ("nuisance", "blind")]
     assert len(set(alone)) == len(alone)
     for case in matrix[::50]:
         assert case.scenario().seed == case.seed
@@ -133,7 +133,7 @@ def test_a_true_imbalance_of_the_job_is_passed_over_in_the_search_for_the_fault(
 
 
 def test_a_bad_delivery_is_held_against_the_same_cases_delivered_well() -> None:
-    matrix = [c for c in cases(("ddp-16",), 1, 1, 1) if c.what == "nic_down" and c.level == "loud"]
+    matrix = [c for c in cases(("ddp-16",), 1, 1, 1) if (c.what, c.level) == ("nic_down", "loud") and c.kind != "blind"]
     rows = [(c, [score(_verdict("link", ranks="3") if c.kind == "fault" else _verdict(None), LINK)]) for c in matrix]
     assert {c.kind for c, _ in rows} == {"fault", "nuisance"}
     assert len({c.seed for c, _ in rows}) == 1

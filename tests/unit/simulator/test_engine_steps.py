@@ -86,6 +86,45 @@ def test_data_parallel_steps_equal_the_event_by_event_ones() -> None:
             assert run.step_us[:, count - 1] == pytest.approx(np.array(ready) - np.array(began), rel=1e-9)
 
 
+def test_steps_of_replicated_shards_equal_the_event_by_event_ones() -> None:
+    """HSDP: parameters gathered before the forward and again before the backward, gradients reduced inside a shard group and then
+    over the replicas, in buckets; every collective after its stream's last."""
+    engine = _engine("job: {world: 6, framework: hsdp, sizes: {dp_replicate: 2}, sharding: 3, buckets: 2}")
+    effects = _slow(6, 2, 3)
+    run = engine.run(effects, NO_NOISE, 0)
+    nominal: dict[str, list[float]] = {}
+    for op, t in zip(engine.work.step.graph.ops, engine.nominal, strict=True):
+        nominal.setdefault(op.kind, []).append(float(t))
+    shards, twins = [[0, 1, 2], [3, 4, 5]], [[0, 3], [1, 4], [2, 5]]
+    ready = [0.0] * 6
+    for count, step in enumerate([0, 0, 1]):
+        began, stream = list(ready), [0.0] * 6
+
+        def meet(groups: list[list[int]], arrives: list[float], cost: float, stream: list[float] = stream) -> None:
+            for group in groups:
+                end = max(max(arrives[r], stream[r]) for r in group) + cost
+                for r in group:
+                    stream[r] = end
+
+        def work(family: str, kind: str, part: int, rank: int, step: int = step) -> float:
+            return nominal[kind][part] * _shares(engine, effects, family, rank, step)
+
+        time = [began[r] + work("loading", "loading", 0, r) for r in range(6)]
+        opened = list(time)
+        meet(shards, opened, nominal["params-all-gather"][0])
+        time = [max(time[r], stream[r]) + work("forward", "forward-compute", 0, r) for r in range(6)]
+        meet(shards, opened, nominal["params-all-gather"][1])
+        time = [max(time[r], stream[r]) for r in range(6)]
+        for bucket in range(2):
+            time = [time[r] + work("backward", "backward-compute", bucket, r) for r in range(6)]
+            meet(shards, time, nominal["grads-reduce-scatter"][bucket])
+            meet(twins, time, nominal["grads-replica-all-reduce"][bucket])
+        clipped = max(max(t, s) for t, s in zip(time, stream, strict=True))
+        ready = [clipped + work("optimizer", "optimizer", 0, r) for r in range(6)]
+        if count:
+            assert run.step_us[:, count - 1] == pytest.approx(np.array(ready) - np.array(began), rel=1e-9)
+
+
 @pytest.mark.parametrize("micro", [1, 4, 7])
 def test_pipeline_steps_equal_the_event_by_event_ones(micro: int) -> None:
     """1F1B on three stages: each rank works through its list, a receive is posted when the last work of its direction is done."""

@@ -52,6 +52,25 @@ def test_what_is_wrong_is_named(text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("name: x\njob:\n  world: 8\n  wrld: 3", 4, "unknown field `wrld`"),
+        ("faults:\n  - {fault: nic_down}\n  - fault: slow_hbm\n    dose: -1", 4, "$.faults[1].dose"),
+        ("cluster:\n  other_speed:\n    A100: 0", 2, "$.cluster.other_speed"),
+        ("job: {}\nseed: 1\njob: {}", 3, "'job' stands here twice"),
+        ("a: &x 1\nb: *x", 2, "aliases are not allowed"),
+        ("job: [1\n  : 3", 2, "not YAML"),
+        ("\n\nnoise: loud", 3, "$.noise"),
+    ],
+)
+def test_the_line_of_what_is_wrong_is_named(text: str, line: int, says: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_scenario(text, where="job.yaml")
+    assert f"job.yaml, line {line}" in str(caught.value)
+    assert says in str(caught.value)
+
+
 @pytest.mark.parametrize("assignment", ["job", "=1", "job..world=3", "name.x=1", "faults.0.dose=2"])
 def test_a_wrong_assignment_is_wrong_use(assignment: str) -> None:
     with pytest.raises(UsageError):
@@ -72,6 +91,11 @@ def test_a_wrong_assignment_is_wrong_use(assignment: str) -> None:
         "faults: [{fault: link_loss, at: {hosts: '0'}}]",
         "job: {world: 12, framework: megatron, sizes: {tp: 8}}",
         "job: {framework: caffe}",
+        "job: {world: 4, framework: custom}",
+        "job: {world: 4, framework: custom, coordinates: {dp: [0, 1, 2]}}",
+        "job: {world: 2, framework: custom, coordinates: {dp: [0, 0]}}",
+        "job: {world: 2, framework: custom, coordinates: {dp: [0, 1]}, sizes: {tp: 2}}",
+        "job: {world: 3, framework: custom, coordinates: {pp: [0, 0, 1], dp: [0, 1, 0]}}",
         "job: {world: 16, framework: megatron, sizes: {pp: 4}, model: {stage_scale: [1, 2]}}",
         "cluster: {other_devices: {'7': A100}}",
         "seed: -1",

@@ -44,6 +44,17 @@ LAYOUTS = {
     "interleaved": "job: {world: 8, framework: megatron, sizes: {pp: 4}, chunks: 2, micro_batches: 4, schedule: looped-bfs}",
     "deepspeed": "job: {world: 16, framework: deepspeed, sizes: {pp: 2, tp: 2}, micro_batches: 4, sharding: 1}",
     "two devices": "job: {world: 8}\ncluster: {gpus_per_host: 4, other_devices: {'1': A100}, other_speed: {A100: 0.5}}",
+    "replicas of shards with tp": "job: {world: 16, framework: torchtitan, sharding: 3, sizes: {dp_replicate: 2, tp: 2}}",
+    "experts alone": "job: {world: 16, framework: deepspeed-moe, sizes: {pp: 2, ep: 2}, model: {experts: true}}",
+    "custom": """
+job:
+  world: 12
+  framework: custom
+  coordinates: {pp: [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1], dp: [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5]}
+  micro_batches: 3
+  sharding: 1
+cluster: {gpus_per_host: 3}
+""",
     "one rank": "job: {world: 1}",
 }
 

@@ -119,6 +119,33 @@ def test_levels_of_sharding(level: Any, gathers: int) -> None:
     assert "grads-all-reduce" not in names
 
 
+def test_replicas_of_sharded_groups_reduce_what_each_rank_holds() -> None:
+    lanes = Lanes.of(build_layout("hsdp", 8, {"dp_replicate": 2}))
+    # 4 ranks shard 8 bytes: reduce-scatter moves 3/4 of them, the 2 replicas then reduce 2 bytes.
+    costs = LinkCosts(0.0, {"dp_shard": 8.0, "dp_replicate": 1.0})
+    plan = Plan.of([Block("layer", 1.0, parameter_bytes=8.0)]).shard("dp_shard", 1, replicas="dp_replicate")
+    step = build_step(plan, lanes, costs)
+    names = kinds(step)
+    assert (names.count("grads-reduce-scatter"), names.count("grads-replica-all-reduce")) == (1, 1)
+    assert step.length() == pytest.approx(0.75 + 3.0 + 0.75 + 2.0)
+    both = Plan.of([Block("layer", 1.0, parameter_bytes=8.0)]).replicate("dp_shard", replicas="dp_replicate")
+    assert build_step(both, lanes, costs).length() == pytest.approx(3.0 + 1.5 + 8.0)
+
+
+def test_a_late_rank_of_one_replica_holds_up_its_twin_in_the_other() -> None:
+    lanes = Lanes.of(build_layout("hsdp", 8, {"dp_replicate": 2}))
+    plan = Plan.of([Block("layer", 1.0, parameter_bytes=8.0)]).shard("dp_shard", 1, replicas="dp_replicate")
+    step = build_step(plan, lanes, LinkCosts(0.01))
+    times = step.nominal()
+    backward = kinds(step).index("backward-compute")
+    times[backward, 5] += 10.0
+    timing = step.graph.evaluate(times)
+    scatter, reduce = kinds(step).index("grads-reduce-scatter"), kinds(step).index("grads-replica-all-reduce")
+    assert (timing.end[scatter, 4:, 0] > 10).all()
+    assert (timing.end[scatter, :4, 0] < 10).all()
+    assert (timing.end[reduce, :, 0] > 10).all()
+
+
 def test_blocking_exchanges_lengthen_the_step_and_rings_hide() -> None:
     lanes = Lanes.of(build_layout("megatron", 4, {"tp": 2, "cp": 2}))
     costs = LinkCosts(0.0, {"tp": 4.0, "cp": 4.0})
