@@ -8,12 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.consumers.text import clean, one_line
-from eroica.schemas.verdicts import Cause, Coverage, Evidence, Impact, Verdict
+from eroica.schemas.verdicts import Action, Cause, Coverage, Evidence, Impact, Verdict
 
 MAX_CAUSES = 5
 MAX_EVIDENCE = 8
 MAX_FUNCTIONS = 4
 MAX_NOTES = 6
+MAX_REMEDIES = 4
 RANKS_WIDTH = 60
 """Characters of a set of ranks before it is cut: a thousand ranges help nobody."""
 
@@ -72,12 +73,27 @@ def _cause(number: int, cause: Cause) -> RenderableType:
     for position, function in enumerate(list(dict.fromkeys(cause.functions))[:MAX_FUNCTIONS]):
         _row(table, "in" if position == 0 else "", clean(function, 300))
     _row(table, "do", f"{cause.action.kind}: {clean(cause.action.text, 600)}")
-    if cause.action.playbook:
-        _row(table, "playbook", one_line(cause.action.playbook))
+    _advice(table, cause.action)
     parts: list[RenderableType] = [title, Padding(table, (0, 0, 0, 5))]
     if cause.evidence:
         parts.append(Padding(_evidence(cause.evidence), (0, 0, 0, 5)))
     return Group(*parts)
+
+
+def _advice(table: Table, action: Action) -> None:
+    """What to do first, who does it, and what may help, with what people said of it so far."""
+    if action.first:
+        _row(table, "first", clean(action.first, 400))
+    if action.who:
+        _row(table, "who", one_line(action.who, 80))
+    for position, remedy in enumerate(action.remedies[:MAX_REMEDIES]):
+        said = (
+            f" (helped {remedy.helped} of {remedy.helped + remedy.did_not_help})" if remedy.helped + remedy.did_not_help else ""
+        )
+        _row(table, "may help" if position == 0 else "", f"{one_line(remedy.id, 80)}: {clean(remedy.text, 400)}{said}")
+    if action.playbook:
+        total = action.helped + action.did_not_help
+        _row(table, "playbook", one_line(action.playbook, 80) + (f" (helped {action.helped} of {total})" if total else ""))
 
 
 def _evidence(items: list[Evidence]) -> Table:

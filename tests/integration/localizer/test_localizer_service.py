@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from scenes import Scene, steady
 
 from eroica.bus import BusProducer, Incoming, ensure_topics, read_partitions
 from eroica.bus.producer import wait_delivered
+from eroica.cli.main import main
 from eroica.localizer.core import LocalizerCore
 from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.groups import GroupChunk
@@ -195,3 +197,45 @@ def test_what_cannot_be_read_is_a_dead_letter_and_the_rest_goes_on(bench: Bench)
     for letter in letters:
         assert letter.header("__connect.errors.exception.message")
         assert letter.header("__connect.errors.topic") == f"{bench.settings.prefix}groups".encode()
+
+
+def verdict_of(bench: Bench, request: str, at_least: int) -> Verdict:
+    for chunk in chunks(request):
+        bench.send(chunk)
+    wait_delivered(bench.producer, 30)
+    found = [decode_as(Verdict, record.value) for record in bench.verdicts(at_least)]
+    return next(v for v in found if v.request.id == request)
+
+
+def counts(verdict: Verdict) -> dict[str, tuple[int, int]]:
+    action = verdict.causes[0].action
+    return {r.id: (r.helped, r.did_not_help) for r in action.remedies} | {"": (action.helped, action.did_not_help)}
+
+
+def test_what_is_said_of_a_verdict_stands_in_the_next(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.localizer()
+    first = verdict_of(bench, "req-1", 1)
+    remedy = first.causes[0].action.remedies[0].id
+    assert set(counts(first).values()) == {(0, 0)}
+    at = ["--bootstrap", bench.settings.bootstrap, "--prefix", bench.settings.prefix]
+    said = ["verdicts", "feedback", first.verdict_id, *at]
+    assert main([*said, "--helped", "no", "--remedy", remedy, "--author", "ann"]) == 0
+    assert main([*said, "--helped", "yes", "--remedy", remedy, "--author", "ann"]) == 0
+    assert main([*said, "--helped", "no", "--author", "bob", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["helped"] is False
+    assert main([*said, "--helped", "yes", "--remedy", "prayer"]) == 2
+    assert main(["verdicts", "feedback", "verdict-unknown", "--helped", "yes", *at]) == 2
+    bench.producer.send("feedback", key="job", value=b"\xff no vote")
+    wait_delivered(bench.producer, 30)
+    asked = iter(range(2, 60))
+    last = [first]
+
+    def shown() -> bool:
+        number = next(asked)
+        last[0] = verdict_of(bench, f"req-{number}", number)
+        return counts(last[0]) == counts(first) | {remedy: (1, 0), "": (0, 1)}
+
+    until(shown, lambda: f"{counts(last[0])}; {bench.logs()}")
+    assert any(place.startswith("feedback/") for place in last[0].provenance.inputs)
+    assert main(["verdicts", *at]) == 0
+    assert "helped 1 of 1" in capsys.readouterr().out

@@ -16,6 +16,10 @@ def close(job: str) -> bytes:
     return encode(CloseClass(job=job, request="r", cls="all", closed_by="idle"))
 
 
+def test_feedback_on_any_job_is_kept_for_it_counts_for_all() -> None:
+    assert JobFilter("train")("feedback", Incoming("x", 0, 0, b"another", b"{}", (), 0))
+
+
 @pytest.mark.parametrize(
     ("job", "key", "value", "mine"),
     [
