@@ -29,6 +29,8 @@ class Finding:
     stages: list[int] = field(default_factory=list)
     gain_us: float = 0.0
     """Time of a step that mending it would give back, µs."""
+    doubt: float = 0.0
+    """What is taken off the confidence for another explanation that was not seen, 0..1."""
 
 
 @dataclass(frozen=True)

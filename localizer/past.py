@@ -31,6 +31,8 @@ class Past:
     own_us: dict[str, float]
     """Class → usual own time."""
     step_us: float
+    busy_us: float = 0.0
+    """What the own times make of a step, without communication."""
     lost_us: float = 0.0
     """Time of a step that went to ranks slower than usual in their role, whoever it was."""
     functions: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -55,7 +57,9 @@ def fingerprint(frame: Frame) -> str:
 def baselines_of(frame: Frame) -> list[Baseline]:
     """A healthy frame as messages, one a class."""
     own = measure_own(frame, 3.5)
-    lost = step_model(frame).gain_us(own.own_us, np.minimum(own.own_us, own.usual_us))
+    model = step_model(frame)
+    busy = float(model.step_us(own.own_us).mean()) if own.steps.size else 0.0
+    lost = model.gain_us(own.own_us, np.minimum(own.own_us, own.usual_us))
     digest, transfers = fingerprint(frame), _transfers(frame)
     out = []
     for number, cls in enumerate(frame.classes):
@@ -74,9 +78,10 @@ def baselines_of(frame: Frame) -> list[Baseline]:
                 cls=cls,
                 request=frame.request.request,
                 fingerprint=digest,
-                event_time_us=frame.event_time_us,
+                event_time_us=frame.request.issued_at_us,
                 step_us=round(float(own.step_us[rows].mean()), 1),
                 own_us=round(float(np.median(own.own_us[rows])), 1),
+                busy_us=round(busy, 1),
                 lost_us=round(lost, 1),
                 functions={name: round(value, 1) for name, value in longest},
                 transfers=transfers,
@@ -120,6 +125,7 @@ class PastProfiles:
                 event_time_us=event_time_us,
                 own_us={b.cls: b.own_us for b in mine},
                 step_us=float(np.mean([b.step_us for b in mine])),
+                busy_us=max(b.busy_us for b in mine),
                 lost_us=max(b.lost_us for b in mine),
                 functions={b.cls: b.functions for b in mine},
                 transfers=mine[0].transfers,

@@ -33,6 +33,8 @@ class Transfers:
     """Time of the transfers that could be compared, all steps together …"""
     usual_us: Floats
     """… and what they usually take."""
+    complete: Bools
+    """Whether all its members were seen; else a late one may be unseen, and its transfers are upper bounds."""
     lost_us: Floats
     """Exposed time per step that its slow transfers cost its worst-hit member."""
 
@@ -76,7 +78,7 @@ def measure_transfers(frame: Frame, past: dict[str, float] | None = None) -> Tra
     members: list[Ints] = [np.empty(0, np.int64)] * count
     if e.size == 0:
         nothing = np.zeros(count)
-        return Transfers(members, [frozenset()] * count, nothing + 1, nothing > 0, nothing, nothing, nothing)
+        return Transfers(members, [frozenset()] * count, nothing + 1, nothing > 0, nothing, nothing, nothing > 0, nothing)
     pairs = np.unique(np.stack((e.communicator, e.row)), axis=1)
     for part in np.split(pairs, np.flatnonzero(np.diff(pairs[0])) + 1, axis=1):
         members[int(part[0, 0])] = part[1]
@@ -102,7 +104,8 @@ def measure_transfers(frame: Frame, past: dict[str, float] | None = None) -> Tra
     ratio = np.ones(count)
     found, middle = weighted_medians(m.communicator[at], m.transfer_us[at] / usual[at], usual[at])
     ratio[found] = middle
-    return Transfers(members, hosts, ratio, expected > 0, moved, expected, _lost(frame, excess))
+    complete = np.array([rows.size >= c.size for c, rows in zip(frame.communicators, members, strict=True)], dtype=np.bool_)
+    return Transfers(members, hosts, ratio, expected > 0, moved, expected, complete, _lost(frame, excess))
 
 
 def weighted_medians(group: Ints, values: Floats, weights: Floats) -> tuple[Ints, Floats]:

@@ -17,9 +17,12 @@ class Baseline(Message, frozen=True, kw_only=True, tag="baseline"):
     fingerprint: str = ""
     """Digest of code and configuration; a baseline of another fingerprint is not comparable."""
     event_time_us: Int
+    """When the profile was asked for: of one clock with the requests that are held against it, unlike the workers'."""
     step_us: float
     own_us: float = 0.0
     """Median own time per step: the step less its exposed communication."""
+    busy_us: float = 0.0
+    """What the own times of all classes make of a step of the job, without communication."""
     lost_us: float = 0.0
     """Time of a step of the job that went to ranks slower than usual in their role, whoever it was."""
     functions: dict[str, float] = msgspec.field(default_factory=dict)

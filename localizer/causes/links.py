@@ -22,6 +22,8 @@ from eroica.schemas.verdicts import CauseClass, Evidence
 RULE = "eroica/transfers"
 SLOW_RATIO = 1.2
 """A communicator is slow if its median transfer takes so many times as long as usual …"""
+PROVEN_RATIO = 1.1
+"""… so many, where a healthy profile of the same job shows what is usual …"""
 SLOW_SPREADS = 6.0
 """… and lies so many spreads of all ratios above them."""
 THROUGH = 0.75
@@ -32,6 +34,8 @@ SINGLE_HOSTS = 2
 """Transfers over more hosts than these are the fabric's, where no smaller place fits."""
 WAIT_SHARE = 0.10
 """A link is accused by its counters alone only if communication takes at least this share of the step."""
+INCOMPLETE_DOUBT = 0.2
+"""Where a member of the slow communicators is not seen, it may be the one that all wait for."""
 STEADY = 0.5
 """In a slow ring the link at fault is evenly slow, the others come in bursts: its sigma is below this share of theirs ([P])."""
 
@@ -63,13 +67,14 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     t = measures.transfers
     across = np.array([len(hosts) > 1 for hosts in t.hosts], dtype=np.bool_)
     mine = t.known & (across if medium == "nic" else ~across)
-    slow = mine & _slow(t.ratio, mine)
+    slow = mine & _slow(t.ratio, mine, proven=bool(measures.past and measures.past.transfers))
     loss = float(t.lost_us[slow].max(initial=0.0))
     if loss < measures.settings.min_effect * measures.step_us:
         return None
     # Slow communicators that cost nothing are evidence all the same, but they do not decide.
     weight = np.where(slow, np.maximum(t.lost_us, 1e-3 * loss), 0.0)
     place = _common(measures, mine, slow, weight, odd)
+    complete = bool((t.complete[slow] | (t.lost_us[slow] < COVERED * loss)).all())
     worst = int(np.argmax(np.where(slow, t.lost_us, -1.0)))
     evidence = [
         Evidence(
@@ -86,19 +91,23 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     ]  # fmt: skip
     return Finding(
         cls=place.cls, ranks=measures.frame.ranks[place.rows], explains=0.0, confidence=0.0, evidence=evidence,
-        hosts=place.hosts, links=place.links, gain_us=loss,
+        hosts=place.hosts, links=place.links, gain_us=loss, doubt=0.0 if complete else INCOMPLETE_DOUBT,
     )  # fmt: skip
 
 
-def _slow(ratio: Floats, mine: Bools) -> Bools:
-    """Which communicators are slow: against their families, and beyond what chance does to the medium's others."""
+def _slow(ratio: Floats, mine: Bools, *, proven: bool) -> Bools:
+    """Which communicators are slow: against their families, and beyond what chance does to the medium's others.
+
+    :param proven: the ratios are to a healthy past. Else they are to the faster communicators, and the typical one lies above 1.
+    """
     logs = np.log(np.maximum(ratio, 1e-6))
     if not mine.any():
         return mine
     lower = logs[mine][logs[mine] <= np.median(logs[mine])]
     spread = MAD_TO_SIGMA * float(np.median(np.abs(lower - np.median(lower))))
-    usual = max(0.0, float(np.median(lower)))
-    return np.asarray(logs - usual >= max(np.log(SLOW_RATIO), SLOW_SPREADS * spread))
+    usual = 0.0 if proven else float(np.clip(np.median(lower), 0.0, np.log(SLOW_RATIO)))
+    least = float(np.log(PROVEN_RATIO if proven else SLOW_RATIO))
+    return np.asarray(logs - usual >= max(least, SLOW_SPREADS * spread if np.count_nonzero(mine) > 2 else 0.0))
 
 
 def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: list[OddReading]) -> _Place:

@@ -14,8 +14,9 @@ ODD_SPREADS = 8.0
 """A reading is odd so many spreads from the median …"""
 ODD_SHARE = 0.25
 """… and by this share of it (of the largest, where the usual is nothing)."""
-MAX_ODD_SHARE = 0.25
-"""What a quarter of all workers shows is not odd."""
+MAX_ODD_SHARE = 0.5
+"""What more than half of all workers show is not odd."""
+USUAL_QUANTILE = 0.25
 LINK_READINGS: tuple[tuple[str, str, str], ...] = (
     (r"nvlink.*(active|links|up|width)", "nvlink", "low"),
     (r"nvlink.*(err|crc|replay|recover|retrans)", "nvlink", "high"),
@@ -37,7 +38,7 @@ class OddReading:
 
 
 def odd_link_readings(frame: Frame) -> list[OddReading]:
-    """Readings about links in which a few workers are worse than the rest, by name."""
+    """Readings about links in which some workers are worse than the rest, by name."""
     table: dict[str, list[tuple[int, float]]] = {}
     for row, name, mean in frame.metrics:
         table.setdefault(name, []).append((row, mean))
@@ -51,7 +52,7 @@ def odd_link_readings(frame: Frame) -> list[OddReading]:
         medium, bad = told
         out = _odd(values if bad == "high" else -values)
         if 0 < out.size <= max(1, int(MAX_ODD_SHARE * rows.size)):
-            usual = float(np.median(values))
+            usual = float(np.median(np.delete(values, out)))
             found.append(OddReading(name, medium, np.unique(rows[out]), float(np.median(values[out])), usual))
     return found
 
@@ -62,7 +63,9 @@ def _about(name: str) -> tuple[str, str] | None:
 
 
 def _odd(values: Floats) -> Ints:
-    middle = float(np.median(values))
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
-    scale = abs(middle) if middle else float(np.abs(values).max(initial=0.0))
-    return np.flatnonzero((values - middle > ODD_SPREADS * spread) & (values - middle > ODD_SHARE * scale) & (values > middle))
+    """Which values lie far above those of the better half; a pair of hosts may be half of a small job."""
+    usual = float(np.quantile(values, USUAL_QUANTILE))
+    better = values[values <= np.median(values)]
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(better - np.median(better))))
+    scale = abs(usual) if usual else float(np.abs(values).max(initial=0.0))
+    return np.flatnonzero((values - usual > ODD_SPREADS * spread) & (values - usual > ODD_SHARE * scale) & (values > usual))

@@ -13,7 +13,9 @@ from eroica.schemas.verdicts import CauseClass, Evidence
 RULE = "eroica/spread"
 HOLDS_UP = 0.5
 """A worker holds a step up if it is at least this share as late as the latest."""
-UNPROVEN = 0.05
+UNEQUAL = 0.4
+"""Growth since the healthy profile is unequal if mending the late would give back this share of it."""
+UNPROVEN = 0.08
 """Without a past that shows what chance does here, less of the step is not worth a word."""
 PAUSE_SHARE = 0.4
 """A pause explains a worker's lateness if its longest is at least this share of it."""
@@ -33,7 +35,11 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
     apart = np.where(own.comparable[:, None], np.maximum(mended - own.usual_us, 0.0), 0.0)
     # Only the latest of a step hold it up; the others' lateness is hidden behind theirs.
     weight = np.where(apart >= HOLDS_UP * apart.max(axis=0, initial=0.0), apart, 0.0)
-    loss = model.gain_us(mended, np.minimum(mended, own.usual_us)) - (measures.past.lost_us if measures.past else 0.0)
+    loss = model.gain_us(mended, np.minimum(mended, own.usual_us))
+    if measures.past is not None:
+        # Unequal ranks lift the median too: against the past all of the growth counts, if most of it is unequal.
+        grown = float(model.step_us(mended).mean()) - measures.past.busy_us
+        loss = grown if loss - measures.past.lost_us >= UNEQUAL * grown else loss - measures.past.lost_us
     least = measures.settings.min_effect * measures.step_us
     what, share, who = _pause(measures, weight)
     # A pause stands in the way as a whole, wherever in the step it comes.
@@ -79,10 +85,15 @@ def pause_finding(measures: Measures, what: str, each: float) -> Finding:
 def _pause(measures: Measures, weight: Floats) -> tuple[str, float, Ints]:
     """The kind of pause that explains most of the lateness, the share that it explains, and on which rows."""
     lost = weight.max(axis=1, initial=0.0)
+    longest: dict[str, Floats] = {}
+    for row, what, _, _, max_us in measures.frame.pauses:
+        column = longest.setdefault(what, np.zeros(lost.size))
+        column[row] = max(column[row], max_us)
     explained: dict[str, set[int]] = {}
-    for row, what, _, _, longest in measures.frame.pauses:
-        if lost[row] > 0 and longest >= PAUSE_SHARE * lost[row]:
-            explained.setdefault(what, set()).add(row)
+    for what, column in longest.items():
+        # What the others take as long is no reason to be late.
+        beyond = column - np.median(column)
+        explained[what] = set(np.flatnonzero((lost > 0) & (beyond >= PAUSE_SHARE * lost)).tolist())
     by_row = weight.sum(axis=1)
     whole = max(float(by_row.sum()), 1e-9)
     best = max(sorted(explained), key=lambda w: float(by_row[sorted(explained[w])].sum()), default="")

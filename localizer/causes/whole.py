@@ -10,7 +10,7 @@ from eroica.localizer.frame import Floats
 from eroica.localizer.judgement import Finding
 from eroica.localizer.past import function_key
 from eroica.localizer.profile import WAITING_CATEGORY, exclusive_table
-from eroica.schemas.verdicts import Evidence
+from eroica.schemas.verdicts import CauseClass, Evidence
 
 RULE = "eroica/past"
 FUNCTION_SHARE = 0.10
@@ -31,8 +31,10 @@ def find_whole(measures: Measures) -> list[Finding]:
     growth = measures.model.gain_us(usual[:, None], then[:, None])
     least = measures.settings.min_effect * measures.step_us
     roles = np.array([float(np.median((usual - then)[frame.cls == c])) for c in np.unique(frame.cls).tolist()])
-    if growth < least or bool((roles < 0.5 * least).any()):
+    if growth < least:
         return []
+    if bool((roles < 0.5 * least).any()):
+        return _one_host(measures, usual - then, growth, least)
     what, paused = common_pause(frame)
     if paused >= PAUSE_SHARE * growth:
         return [pause_finding(measures, what, paused)]
@@ -58,6 +60,27 @@ def find_whole(measures: Measures) -> list[Finding]:
             evidence=evidence, gain_us=growth,
         )
     ]  # fmt: skip
+
+
+def _one_host(measures: Measures, growth: Floats, gain: float, least: float) -> list[Finding]:
+    """A host whose workers have a role of their own (another device model): no peers, but slower than in its own past."""
+    frame, own, past = measures.frame, measures.own, measures.past
+    rows = np.flatnonzero(growth >= 0.5 * least)
+    hosts = sorted({frame.hosts[row] for row in rows.tolist()})
+    by_host = measures.rows_of_hosts()
+    if past is None or len(hosts) != 1 or len(by_host) < 2 or len(by_host[hosts[0]]) != rows.size:
+        return []
+    lead = int(rows[np.argmax(growth[rows])])
+    usual = float(np.median(own.usual_us[lead]))
+    evidence = Evidence(
+        kind="step", metric="usual own time per step", subject=f"host {hosts[0]}", value=ms(usual), unit="ms",
+        expected=ms(usual - float(growth[lead])), score=round(usual / max(usual - float(growth[lead]), 1e-9), 3), rule=RULE,
+        compared_with=f"the healthy profile {past.request}",
+    )  # fmt: skip
+    cls: CauseClass = "host" if rows.size > 1 else "worker"
+    return [
+        Finding(cls=cls, ranks=frame.ranks[rows], explains=0.0, confidence=0.0, evidence=[evidence], hosts=hosts, gain_us=gain)
+    ]
 
 
 def _grown(measures: Measures, growth: float) -> list[tuple[str, float, float]]:

@@ -102,7 +102,7 @@ def _confidence(measures: Measures, finding: Finding, explains: float, slow: Int
     role = 1.0 if frame.request.topology_source not in {"none", "unknown"} else 0.8
     steps = min(1.0, measures.own.steps.size / 3.0)
     raw = 0.35 * min(1.0, explains / 0.8) + 0.25 * agree + 0.2 * distance + 0.1 * role + 0.1 * size
-    return round(float(min(1.0, raw) * frame.coverage * (0.7 + 0.3 * steps)), 3)
+    return round(float(min(1.0, raw) * (1.0 - finding.doubt) * frame.coverage * (0.7 + 0.3 * steps)), 3)
 
 
 def _partial(partial: int) -> list[str]:
