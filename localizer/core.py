@@ -9,6 +9,7 @@ from eroica.localizer.actions import Advice
 from eroica.localizer.build import build_frame
 from eroica.localizer.feedback import Listener, nothing_heard
 from eroica.localizer.frame import Frame
+from eroica.localizer.judged import Judged, Watcher, nobody
 from eroica.localizer.past import PastProfiles, baselines_of
 from eroica.localizer.playbook import load_playbook
 from eroica.localizer.rules import RULE_SETS
@@ -65,13 +66,21 @@ class LocalizerCore:
     again.
     """
 
-    def __init__(self, settings: LocalizeSettings, published: tuple[str, ...] = (), *, listen: Listener = nothing_heard) -> None:
+    def __init__(
+        self,
+        settings: LocalizeSettings,
+        published: tuple[str, ...] = (),
+        *,
+        listen: Listener = nothing_heard,
+        watch: Watcher = nobody,
+    ) -> None:
         """Start without requests.
 
         :param listen: what people said of remedies; the verdict holds the counts, and which messages they are from.
+        :param watch: told of each request that was judged, for explanations.
         """
         self._settings = settings
-        self._listen = listen
+        self._listen, self._watch = listen, watch
         self.playbook = load_playbook(settings.playbook_dir)
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._published: OrderedDict[str, None] = OrderedDict((request, None) for request in published)
@@ -135,13 +144,15 @@ class LocalizerCore:
         # Taken out first: what cannot be judged must not be tried again with every message that follows.
         entry = self._open.pop(request)
         frame = build_frame(entry.chunks.values())
+        past = self._past.before(frame)
         if frame.request.mode == "stacks":
             judgement = judge_stacks(frame)
         else:
-            judgement = RULE_SETS[self._settings.rules](frame, self._settings, self._past.before(frame))
+            judgement = RULE_SETS[self._settings.rules](frame, self._settings, past)
         heard = self._listen(frame.request)
         advice = Advice(self.playbook, heard.counts, heard.inputs)
         verdict: Verdict = make_verdict(frame, judgement, self._settings, advice)
+        self._watch(Judged(frame, past, judgement, advice, self._settings, verdict))
         self.mark_published(request)
         outputs = [Output(key=message_key(verdict.job), message=verdict, event_time_us=frame.event_time_us)]
         for baseline in self._healthy(frame):
