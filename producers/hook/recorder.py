@@ -113,7 +113,9 @@ class Recorder:
         now_ns = time.monotonic_ns()
         done = None
         if not self.marking:
-            token = self.optimizers.token(optimizer, type(optimizer).__qualname__)
+            token = self.optimizers.known(optimizer)
+            if token < 0:
+                token = self.optimizers.token(optimizer, type(optimizer).__qualname__)
             done = self.automaton.feed(token << 1 | 1, now_ns, now_ns)
         if done is None:
             sender, step = self.sender, self.step

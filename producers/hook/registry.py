@@ -23,15 +23,18 @@ class Registry:
         self._by_likeness: dict[Hashable, list[tuple[weakref.ref[object], int]]] = {}
         self._next = 0
 
+    def known(self, obj: object) -> int:
+        """The number of *obj*, or -1 where it has none yet."""
+        entry = self._by_id.get(id(obj))
+        return entry[1] if entry is not None and entry[0]() is obj else -1
+
     def token(self, obj: object, likeness: Hashable) -> int:
         """The number of *obj*.
 
         :raises TypeError: if *obj* cannot be referred to weakly.
         """
-        known = self._by_id.get(id(obj))
-        if known is not None and known[0]() is obj:
-            return known[1]
-        return self._admit(obj, likeness)
+        known = self.known(obj)
+        return known if known >= 0 else self._admit(obj, likeness)
 
     def _admit(self, obj: object, likeness: Hashable) -> int:
         if len(self._by_id) >= MAX_TRACKED:

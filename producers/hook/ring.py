@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import sys
 from contextlib import suppress
 
 from eroica.producers.hook.wire import (
@@ -20,8 +21,9 @@ from eroica.producers.hook.wire import (
     WIRE_VERSION,
 )
 
-_PACK_INTO = SLOT.pack_into
-_SLOT_BYTES = SLOT.size
+_WORD = 8
+_HEADER_WORDS = RING_HEADER_BYTES // _WORD
+_SLOT_WORDS = SLOT.size // _WORD
 
 
 class Ring:
@@ -31,10 +33,12 @@ class Ring:
     whoever writes to it then waits), and nobody can shorten it under us.
     """
 
-    __slots__ = ("_limit", "_next", "_pid", "alarm_ns", "fd", "memory")
+    __slots__ = ("_head", "_limit", "_next", "_words", "alarm_ns", "fd", "memory")
 
     def __init__(self, pid: int) -> None:
         """:raises OSError, AttributeError: this system has no such memory, or has none left."""
+        if sys.byteorder != "little":
+            raise OSError("the ring is written in the machine's own order, which must be little-endian")
         self.fd = os.memfd_create("eroica-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.fd, RING_BYTES)
@@ -44,8 +48,9 @@ class Ring:
         except OSError:
             os.close(self.fd)
             raise
+        self._words = memoryview(self.memory).cast("Q")
         RING_HEAD.pack_into(self.memory, 0, RING_MAGIC, WIRE_VERSION, 0, pid, RING_SLOTS)
-        self._pid = pid
+        self._head = EVENT_MAGIC + (pid << 32)
         self._next = 0
         self._limit = RING_SLOTS
         self.alarm_ns = 1 << 63
@@ -56,9 +61,15 @@ class Ring:
         number = self._next
         if mono_ns >= self.alarm_ns or (number >= self._limit and not self._make_room()):
             return False
-        at = RING_HEADER_BYTES + number % RING_SLOTS * _SLOT_BYTES
-        _PACK_INTO(self.memory, at, EVENT_MAGIC, code, 0, self._pid, step, mono_ns, wall_ns, duration_ns, number + 1)
-        self._next = number + 1
+        # The fields of SLOT as words, the first four in one; half the time of packing them where the caches are cold.
+        words = self._words
+        at = _HEADER_WORDS + number % RING_SLOTS * _SLOT_WORDS
+        words[at] = self._head + (code << 8)
+        words[at + 1] = step
+        words[at + 2] = mono_ns
+        words[at + 3] = wall_ns
+        words[at + 4] = duration_ns
+        words[at + 5] = self._next = number + 1
         return True
 
     @property
@@ -73,6 +84,7 @@ class Ring:
 
     def close(self) -> None:
         """Give the memory up; the agent keeps its own hold on what it has not read."""
+        self._words.release()
         self.memory.close()
         with suppress(OSError):
             os.close(self.fd)

@@ -93,6 +93,18 @@ def test_an_event_is_taken_at_the_second_look_after_it(ring: Ring) -> None:
     rings.close()
 
 
+def test_an_event_that_cannot_be_told_leaves_no_gap(ring: Ring) -> None:
+    rings = Rings()
+    rings.attach(os.dup(ring.fd))
+    put(ring, 0, 1)
+    for step in (-1, 2**64, 1.5):
+        with pytest.raises((TypeError, ValueError)):
+            ring.put(wire.ITERATION, step, 1, 2, 3)  # type: ignore[arg-type]
+    put(ring, 1, 1)
+    assert take_all(rings) == [0, 1]
+    rings.close()
+
+
 def test_a_full_ring_refuses_until_there_is_room(ring: Ring) -> None:
     rings = Rings()
     rings.attach(os.dup(ring.fd))
