@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eroica.producers.trace.compiled import COMPILED, Numbers, RunScanner
+from eroica.producers.trace.compiled import COLUMN_TYPES, COMPILED, Numbers, RunScanner
 from eroica.producers.trace.events import NO_ARGS, Event
+from eroica.producers.trace.ordering import middle, pairs, time_order
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -50,6 +51,7 @@ CATEGORY_CODES = {
 
 HOST_COMM_NAME = "record_param_comms"
 """The host operation that carries a collective's arguments."""
+_NAME, _CATEGORY, _START, _DURATION, _THREAD, _STREAM, _CORRELATION, _BYTES = range(8)
 NAME_LIMIT = 4_096
 """Characters of a name kept: no real one is longer, and a hostile one costs no more than this."""
 DAY_US = 86_400e6
@@ -147,7 +149,7 @@ class ColumnBuilder:
         self._categories = _Categories()
         numbers = Numbers(self._names, self._categories, self._threads, self._streams)
         self._scanner = RunScanner(numbers, WORDY) if compiled and COMPILED else None
-        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
+        self._parts: list[list[npt.NDArray[Any]]] = [[] for _ in COLUMN_TYPES]
         self._comm: dict[int, CommArgs] = {}
         self._count = 0
         self.repairs: dict[str, int] = {}
@@ -172,18 +174,9 @@ class ColumnBuilder:
         stream[wordy] = np.fromiter([self._streams[a.stream] for a in args], np.int32, len(args))
         size = np.zeros(n)
         size[wordy] = np.fromiter([a.bytes for a in args], np.float64, len(args))
-        self._parts.append(
-            (
-                name,
-                code,
-                np.fromiter([e.ts for e in rows], np.float64, n),
-                np.fromiter([e.dur for e in rows], np.float64, n),
-                np.fromiter([threads[e.pid, e.tid] for e in rows], np.int32, n),
-                stream,
-                correlation,
-                size,
-            )
-        )
+        ts, dur = np.fromiter([e.ts for e in rows], np.float64, n), np.fromiter([e.dur for e in rows], np.float64, n)
+        thread = np.fromiter([threads[e.pid, e.tid] for e in rows], np.int32, n)
+        self._put(name, code, ts, dur, thread, stream, correlation, size)
         speaking = [i for i, a in zip(wordy, args, strict=True) if a.collective is not None]
         speaking += np.flatnonzero(name == names.get(HOST_COMM_NAME, -1)).tolist()
         for i in speaking:
@@ -207,7 +200,7 @@ class ColumnBuilder:
             self._scanner.undo(marks)
             return False
         if run.rows:
-            self._parts.append(run.columns)
+            self._put(*run.columns)
         name = run.columns[0]
         host = self._names.get(HOST_COMM_NAME, -1)
         for row, args in run.speaking:
@@ -218,98 +211,69 @@ class ColumnBuilder:
 
     def build(self, meta: dict[str, Any]) -> Trace:
         """Drop events whose times cannot be meant, sort, and hand over the columns."""
-        name, code, ts, dur, thread, stream, correlation, size = self._joined()
+        ts, dur = self._joined(_START), self._joined(_DURATION)
+        keep = self._usable(ts, dur)
+        keep = keep[time_order(ts[keep], dur[keep])]
+        first, total = float(ts[keep[0]]) if keep.size else 0.0, ts.size
+        ts, dur = ts[keep], dur[keep]
+        # Column by column, so that no two of them are in memory both joined and in order.
+        name, code, thread = self._ordered(_NAME, keep), self._ordered(_CATEGORY, keep), self._ordered(_THREAD, keep)
+        stream, correlation = self._ordered(_STREAM, keep), self._ordered(_CORRELATION, keep)
+        size = self._ordered(_BYTES, keep)
+        return Trace(
+            name=name,
+            category=code,
+            ts_us=ts - first,
+            end_us=ts - first + dur,
+            dur_us=dur,
+            thread=thread,
+            stream=stream,
+            correlation=correlation,
+            launch=pairs(correlation, np.flatnonzero(code == RUNTIME), np.flatnonzero(_of(code, KERNEL, MEMCPY, MEMSET))),
+            bytes=size,
+            names=tuple(str(n)[:NAME_LIMIT] for n in self._names),
+            threads=tuple((str(p), str(t)) for p, t in self._threads),
+            streams=tuple("" if s is None else str(s)[:64] for s in self._streams),
+            comm=_moved(self._comm, keep, total),
+            meta=meta,
+            origin_us=first + _base_us(meta),
+            absolute=first + _base_us(meta) > 1e15,
+            repairs=dict(self.repairs),
+        )
+
+    def _put(self, *columns: npt.NDArray[Any]) -> None:
+        for parts, column in zip(self._parts, columns, strict=True):
+            parts.append(column)
+
+    def _joined(self, column: int) -> npt.NDArray[Any]:
+        """All of one column, whose parts are given up."""
+        parts, self._parts[column] = self._parts[column], []
+        return np.concatenate(parts) if parts else np.empty(0, COLUMN_TYPES[column])
+
+    def _ordered(self, column: int, rows: Ints) -> npt.NDArray[Any]:
+        return self._joined(column)[rows]
+
+    def _usable(self, ts: Floats, dur: Floats) -> Ints:
+        """Rows whose times can be meant; the others are counted."""
         finite = np.isfinite(ts) & np.isfinite(dur)
         self.mend("times_not_finite", int((~finite).sum()))
         negative = finite & (dur < 0)
         self.mend("negative_durations", int(negative.sum()))
         good = finite & ~negative
         if good.any():
-            far = good & (np.abs(ts - _middle(ts[good])) + dur > DAY_US)
+            far = good & (np.abs(ts - middle(ts[good])) + dur > DAY_US)
             self.mend("times_out_of_range", int(far.sum()))
             good &= ~far
-        keep = np.flatnonzero(good)
-        keep = keep[_time_order(ts[keep], dur[keep])]
-        base = _base_us(meta)
-        first = float(ts[keep[0]]) if keep.size else 0.0
-        new_row = np.full(ts.size, -1, np.int64)
-        new_row[keep] = np.arange(keep.size)
-        return Trace(
-            name=name[keep],
-            category=code[keep],
-            ts_us=ts[keep] - first,
-            end_us=ts[keep] - first + dur[keep],
-            dur_us=dur[keep],
-            thread=thread[keep],
-            stream=stream[keep],
-            correlation=correlation[keep],
-            launch=_launches(correlation[keep], code[keep]),
-            bytes=size[keep],
-            names=tuple(str(n)[:NAME_LIMIT] for n in self._names),
-            threads=tuple((str(p), str(t)) for p, t in self._threads),
-            streams=tuple("" if s is None else str(s)[:64] for s in self._streams),
-            comm={int(new_row[row]): args for row, args in self._comm.items() if new_row[row] >= 0},
-            meta=meta,
-            origin_us=first + base,
-            absolute=first + base > 1e15,
-            repairs=dict(self.repairs),
-        )
-
-    def _joined(self) -> tuple[npt.NDArray[Any], ...]:
-        if not self._parts:
-            ints, floats = np.empty(0, np.int32), np.empty(0, np.float64)
-            return ints, ints.astype(np.int8), floats, floats, ints, ints, ints.astype(np.int64), floats
-        joined = tuple(np.concatenate(column) for column in zip(*self._parts, strict=True))
-        self._parts.clear()
-        return joined
+        return np.flatnonzero(good)
 
 
-def _middle(values: Floats) -> float:
-    """The median, or the greater of two; numpy's own loads a package of its own for it."""
-    half = values.size // 2
-    return float(np.partition(values, half)[half])
-
-
-def _time_order(ts: Floats, dur: Floats) -> Ints:
-    """Ascending by start, then falling by duration; the second key is sorted only where starts are equal."""
-    order = np.argsort(ts, kind="stable")
-    equal = ts[order][1:] == ts[order][:-1]
-    tied = np.flatnonzero(np.concatenate((equal, [False])) | np.concatenate(([False], equal))) if equal.any() else order[:0]
-    rows = order[tied]
-    order[tied] = rows[np.lexsort((-dur[rows], ts[rows]))]
-    return order
-
-
-def _launches(correlation: Ints, category: Codes) -> Ints:
-    calls = np.flatnonzero((category == RUNTIME) & (correlation > 0))
-    device = np.flatnonzero(((category == KERNEL) | (category == MEMCPY) | (category == MEMSET)) & (correlation > 0))
-    found = np.full(correlation.size, -1, np.int64)
-    if calls.size and device.size:
-        calls = calls[np.argsort(correlation[calls], kind="stable")]
-        ids = correlation[calls]
-        k = np.minimum(np.searchsorted(ids, correlation[device]), ids.size - 1)
-        found[device] = np.where(ids[k] == correlation[device], calls[k], -1)
-    return found
-
-
-def dense(keys: Ints, bound: int) -> tuple[Ints, Ints]:
-    """Distinct keys ascending, and each key's place among them: by a table where *bound* allows one, else by sorting.
-
-    :param keys: 0 ≤ keys < bound.
-    """
-    if bound > max(8 * keys.size, 2**20):
-        order = np.argsort(keys, kind="stable")
-        first = np.ones(keys.size, np.bool_)
-        np.not_equal(keys[order[1:]], keys[order[:-1]], out=first[1:])
-        place = np.empty(keys.size, np.int64)
-        place[order] = np.cumsum(first) - 1
-        return keys[order[first]], place
-    present = np.zeros(bound, np.bool_)
-    present[keys] = True
-    distinct = np.flatnonzero(present)
-    place = np.empty(bound, np.int64)
-    place[distinct] = np.arange(distinct.size)
-    return distinct, place[keys]
+def _moved(comm: dict[int, CommArgs], keep: Ints, total: int) -> dict[int, CommArgs]:
+    """What rows said about themselves, under their new numbers."""
+    if not comm:
+        return {}
+    place = np.full(total, -1, np.int64)
+    place[keep] = np.arange(keep.size)
+    return {row: args for old, args in comm.items() if (row := int(place[old])) >= 0}
 
 
 def _of(code: Codes, *categories: int) -> Mask:

@@ -23,11 +23,11 @@ from eroica.producers.trace.columns import (
     Ints,
     Mask,
     Trace,
-    dense,
 )
 from eroica.producers.trace.intervals import Intervals, union
 from eroica.producers.trace.naming import host_collective, is_enqueue, kernel_collective, stable_name, step_number
 from eroica.producers.trace.nesting import CallTree, build_tree, path_ids
+from eroica.producers.trace.ordering import dense
 from eroica.producers.trace.steps import Steps
 
 COMPUTE, MEMORY, COLLECTIVE, HOST = range(4)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from eroica.producers.trace.columns import Floats, Ints, dense
+from eroica.producers.trace.columns import Floats, Ints
+from eroica.producers.trace.ordering import dense
 
 MAX_DEPTH = 2_000
 """Levels followed; Python's own recursion limit is 1,000 and operators add few."""

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from eroica.producers.trace.columns import ColumnBuilder, Trace
 from eroica.producers.trace.events import DOCUMENT, EVENTS, JSON_ERRORS, meta_of, not_a_trace
 from eroica.producers.trace.repair import EVENT_BOUNDARY, read_carefully, read_meta
@@ -28,6 +30,15 @@ PIECE_BYTES = 2**18
 """Decoded at once: the event objects stay in the processor's cache (a third faster than 4 MiB); the cost per piece is small."""
 MAX_EVENT_BYTES = 64 * 2**20
 """Without an event boundary in so many bytes it is not a trace."""
+MAX_OBJECTS = 100_000_000
+"""JSON objects in a file; a trace of 4 GiB has 35 million (an event of 120 bytes each, about every second with its arguments)."""
+MIN_OBJECT_BYTES = 12
+"""Objects shorter than this on average are no events: reading a file full of them would take hours."""
+MAX_RATIO = 200
+"""Bytes of JSON out of one compressed byte; traces have up to 30, and a file that was made to fill the memory up to 1,000."""
+_SURE_BYTES = 64 * 2**20
+_SURE_OBJECTS = 1_000_000
+"""So much is read before averages count."""
 _SEARCH_BYTES = 2**10
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
@@ -38,7 +49,7 @@ def read_trace(path: str | Path, *, max_bytes: int = 4 * 2**30, compiled: bool =
 
     :param max_bytes: limit on the JSON, decompressed.
     :param compiled: use the compiled scanner if it is there; the columns are the same without it.
-    :raises InvalidInput: no such file, not a trace, or larger than *max_bytes*. A damaged trace is no error: what was left
+    :raises InvalidInput: no such file, not a trace, or larger than *max_bytes* (or than events and their compression can be). A damaged trace is no error: what was left
         out or mended stands in ``Trace.repairs``.
     """
     where = str(path)
@@ -219,7 +230,7 @@ def _last_boundary(buffer: bytes) -> tuple[int, int] | None:
 
 def _blocks(path: Path, max_bytes: int, builder: ColumnBuilder) -> Iterator[bytes]:
     """The JSON in blocks; a compressed file that ends early or breaks gives what came before, and a note."""
-    total = 0
+    total = objects = 0
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
@@ -230,6 +241,17 @@ def _blocks(path: Path, max_bytes: int, builder: ColumnBuilder) -> Iterator[byte
                 raise InvalidInput(
                     f"the trace is larger than {max_bytes} bytes", where=str(path), do="profile fewer steps or raise the limit"
                 )
+            objects += int(np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == ord("{")))
+            if packed and total > max(_SURE_BYTES, MAX_RATIO * file.tell()):
+                raise not_a_trace(str(path), f"one compressed byte gives more than {MAX_RATIO} of JSON")
+            if objects > MAX_OBJECTS:
+                raise InvalidInput(
+                    f"the trace holds more than {MAX_OBJECTS:,} objects",
+                    where=str(path),
+                    do="profile fewer steps, or without stacks",
+                )
+            if objects > _SURE_OBJECTS and total < MIN_OBJECT_BYTES * objects:
+                raise not_a_trace(str(path), f"its objects have {total // objects} bytes on average")
             yield block
 
 
@@ -237,7 +259,7 @@ def _inflated(file: Any, builder: ColumnBuilder) -> Iterator[bytes]:
     unpacker = zlib.decompressobj(wbits=31)
     packed = b""
     while True:
-        packed = packed or file.read(2**20)
+        packed = packed or file.read(PIECE_BYTES)
         if not packed:
             if not unpacker.eof:
                 builder.mend("file_truncated")

@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import statistics
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from eroica.producers.trace.steps import find_steps
 from eroica.schemas.codec import encode
 from eroica.schemas.errors import EroicaError, InvalidInput
 from eroica.schemas.summaries import Summary
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench"))
+from trace_mutations import mutated
 
 pytestmark = pytest.mark.unit
 
@@ -173,7 +177,7 @@ def test_mutated_traces_never_crash(real_trace: Find, tmp_path: Path, place: str
     refused = 0
     for number in range(60):
         path = tmp_path / "rank0.json"
-        path.write_bytes(mutate(raw, dice))
+        path.write_bytes(mutated(raw, dice))
         try:
             summary = summary_of(path, rank=34 if "34" in place else 0)
         except EroicaError:
@@ -182,38 +186,3 @@ def test_mutated_traces_never_crash(real_trace: Find, tmp_path: Path, place: str
         assert len(encode(summary)) <= SummarySettings().max_bytes, number
         assert all(np.isfinite(f.beta) for f in summary.functions)
     assert refused < 60
-
-
-def mutate(raw: bytes, dice: random.Random) -> bytes:
-    kind = dice.randrange(6)
-    if kind == 0:
-        return raw[: dice.randrange(len(raw))]
-    if kind == 1:
-        data = bytearray(raw)
-        for _ in range(dice.randrange(1, 40)):
-            data[dice.randrange(len(data))] = dice.randrange(256)
-        return bytes(data)
-    if kind == 2:
-        a, b = sorted((dice.randrange(len(raw)), dice.randrange(len(raw))))
-        return raw[:a] + raw[b:]
-    words = [b'"ts"', b'"dur"', b'"tid"', b'"correlation"', b'"stream"', b'"name"', b'"args"', b'"ph"', b'"cat"']
-    values = [
-        b"NaN",
-        b"-1",
-        b"1e308",
-        b'"x"',
-        b"null",
-        b"[]",
-        b"{}",
-        b"-Infinity",
-        b"99999999999999999999999",
-        b"true",
-        b'"\xff"',
-        b"1e-9",
-    ]
-    pieces = raw.split(word := dice.choice(words))
-    for _ in range(min(20, len(pieces) - 1)):
-        i = dice.randrange(1, len(pieces))
-        head, comma, rest = pieces[i].partition(b"," if kind < 5 else b"}")
-        pieces[i] = b": " + dice.choice(values) + comma + rest if comma else head
-    return word.join(pieces)

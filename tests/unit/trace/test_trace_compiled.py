@@ -1,0 +1,188 @@
+"""The compiled scanner reads what Python reads: every column, field and repair, on real, odd and broken traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eroica.producers.trace import reader
+from eroica.producers.trace.columns import ColumnBuilder, Trace
+from eroica.producers.trace.compiled import COMPILED
+from eroica.producers.trace.reader import read_trace
+from eroica.schemas.errors import EroicaError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench"))
+from trace_mutations import difference, mutated
+
+pytestmark = [
+    pytest.mark.unit,
+    pytest.mark.skipif(not COMPILED, reason="the scanner is not compiled here: there was no compiler at installation"),
+]
+
+FOLDER = Path(__file__).resolve().parents[3] / "../shared/data/traces"
+FILES = sorted(str(p.relative_to(FOLDER)) for p in FOLDER.glob("*/*.json*")) if FOLDER.exists() else ["single/simple_add.json.gz"]
+Find = Callable[[str], Path]
+
+
+def read(path: Path, compiled: bool) -> Trace | str:
+    try:
+        return read_trace(path, compiled=compiled)
+    except EroicaError as error:
+        return str(error)
+
+
+def assert_same(path: Path, label: object = "") -> Trace | str:
+    fast, slow = read(path, True), read(path, False)
+    if isinstance(fast, str) or isinstance(slow, str):
+        assert fast == slow, label
+    else:
+        assert difference(fast, slow) == "", label
+    return fast
+
+
+@pytest.mark.parametrize("place", FILES)
+def test_real_traces(real_trace: Find, place: str) -> None:
+    trace = assert_same(real_trace(place))
+    assert isinstance(trace, Trace)
+    assert len(trace) > 0
+
+
+@pytest.mark.parametrize(
+    ("event", "by_the_scanner"),
+    [
+        pytest.param(
+            '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1.5,"dur":2,"args":{"stream":7}}', True, id="plain"
+        ),
+        pytest.param(' {"ph" : "X" ,\n "ts"\t:\r1 } ', True, id="white space"),
+        pytest.param("{}", True, id="empty event"),
+        pytest.param("", True, id="no event"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"name":"gr\u00fc\u00df \u4f60\u597d \U0001f600"}', True, id="beyond ASCII"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"name":"a\\n\\"b\\"\\u00e9\\/"}', True, id="escapes"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"name":"first","name":"second","ts":5}', True, id="keys twice"),
+        pytest.param(
+            '{"ph":"X","ts":1,"dur":1,"args":{"bytes":3,"stream":1},"args":{"stream":2},"cat":"kernel"}', True, id="args twice"
+        ),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"args":null,"cat":"kernel"}', True, id="args null"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"z":[[{"a":[1,2,{"b":null}]},true],false,-1.5e-7,"x"]}', True, id="nested"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"z":' + "[" * 59 + "]" * 59 + "}", True, id="59 deep"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"z":' + "[" * 61 + "]" * 61 + "}", False, id="61 deep"),
+        pytest.param('{"ph":"X","pid":-5,"tid":"stream 7","ts":-1e3,"dur":0.0}', True, id="ids and signs"),
+        pytest.param('{"ph":"X","pid":1.0,"ts":1,"dur":1}', False, id="pid with a fraction"),
+        pytest.param('{"ph":"X","pid":"' + "p" * 400 + '","tid":"' + "t" * 2000 + '","ts":1,"dur":1}', True, id="long ids"),
+        pytest.param('{"ph":"X","name":"' + "n" * 70_000 + '","ts":1,"dur":1}', True, id="long name"),
+        pytest.param('{"ph":"X","ts":"1","dur":1}', False, id="time as a string"),
+        pytest.param('{"ph":"X","ts":NaN,"dur":1}', False, id="NaN"),
+        pytest.param('{"ph":"X","ts":01,"dur":1}', False, id="leading zero"),
+        pytest.param('{"ph":"X","ts":1.,"dur":1}', False, id="no digit after the point"),
+        pytest.param('{"ph":"X","ts":1e999,"dur":1}', False, id="too large"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"name":"\\ud83d\\ude00"}', False, id="surrogates"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"name":"\\ud800"}', False, id="half a surrogate"),
+        pytest.param('{"\\u0070h":"X","ts":1,"dur":1}', False, id="key with an escape"),
+        pytest.param('{"ph":"\\u0058","ts":1,"dur":1}', False, id="phase with an escape"),
+        pytest.param(b'{"ph":"X","ts":1,"dur":1,"name":"\xff"}', False, id="no UTF-8"),
+        pytest.param(b'{"ph":"X","ts":1,"dur":1,"name":"\xed\xa0\x80"}', False, id="surrogate in UTF-8"),
+        pytest.param(b'{"ph":"X","ts":1,"dur":1,"name":"\xf4\x90\x80\x80"}', False, id="beyond Unicode"),
+        pytest.param(b'{"ph":"X","ts":1,"dur":1,"name":"\xe4\xbd"}', False, id="half a character"),
+        pytest.param(b'{"ph":"X","ts":1,"dur":1,"name":"a\x00b"}', False, id="NUL in a text"),
+        pytest.param(b'{"ph":"X","ts":1,"dur":1}\x00', False, id="NUL after an event"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"args":[1]}', False, id="args a list"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"args":{"correlation":99999999999999999999}}', False, id="id beyond 64 bits"),
+        pytest.param('{"ph":"X","ts":1,"dur":1,"args":{"dtype":4}}', False, id="argument of another type"),
+        pytest.param('{"ph":"X","ts":1,"dur":1},', False, id="comma at the end"),
+        pytest.param('{"ph":"X","ts":1,"dur":1} {"ph":"X","ts":2,"dur":1}', False, id="no comma"),
+        pytest.param('{"ph":"X","ts":1,"dur":1}]', False, id="the list ends"),
+        pytest.param('[{"ph":"X","ts":1,"dur":1}]', False, id="a list in the list"),
+        pytest.param('{"ph":"X","ts":1,"dur":tru}', False, id="half a word"),
+        pytest.param('{"ph":"X","ts":1,"dur":1', False, id="cut"),
+    ],
+)
+def test_what_the_scanner_takes_and_what_it_leaves(tmp_path: Path, event: str | bytes, by_the_scanner: bool) -> None:
+    raw = event.encode() if isinstance(event, str) else event
+    assert ColumnBuilder(compiled=True).scan(raw) is by_the_scanner
+    before = b'{"ph":"X","cat":"cpu_op","name":"before","ts":1,"dur":1},'
+    for text in (b"[" + raw + b"]", b'{"traceEvents": [' + before + raw + b'], "distributedInfo": {"rank": 3}}'):
+        path = tmp_path / "t.json"
+        path.write_bytes(text)
+        assert_same(path)
+
+
+def test_numbers_are_the_nearest_doubles(tmp_path: Path) -> None:
+    dice = random.Random(3)
+    texts = ["9007199254740993", "9007199254740993.0", "9007199254740992.5", "1700000000123456.789", "0.1", "5e-324", "-0.0", "0"]
+    texts += ["1e22", "1e23", "123456789012345678e-3", "0." + "0" * 30 + "1", "4503599627370496.5", "4503599627370497.5"]
+    texts += [str(dice.randrange(10 ** dice.randrange(1, 20))) for _ in range(500)]
+    texts += [
+        f"{dice.randrange(10 ** dice.randrange(1, 17))}.{dice.randrange(10**9):0{dice.randrange(1, 10)}d}" for _ in range(3000)
+    ]
+    texts += [repr(dice.uniform(-1e18, 1e18)) for _ in range(500)]
+    builder = ColumnBuilder(compiled=True)
+    assert builder.scan(",".join(f'{{"ph":"X","cat":"kernel","args":{{"bytes":{t}}}}}' for t in texts).encode())
+    path = tmp_path / "t.json"
+    path.write_bytes(b"[" + ",".join(f'{{"ph":"X","cat":"kernel","args":{{"bytes":{t}}}}}' for t in texts).encode() + b"]")
+    assert read_trace(path).bytes.tolist() == [float(t) for t in texts]
+
+
+def test_a_refused_run_leaves_nothing_behind() -> None:
+    builder = ColumnBuilder(compiled=True)
+    assert builder.scan(b'{"ph":"X","name":"a","ts":1,"dur":1}')
+    assert not builder.scan(b'{"ph":"X","name":"b","tid":9,"ts":2,"dur":1},{"ph":"X","name":"c","ts":NaN}')
+    assert not builder.scan(b'{"ph":"X","name":"d","ts":2,"dur":1}]', 0, lambda _behind: False)
+    assert builder.scan(b'{"ph":"X","name":"e","ts":3,"dur":1}], "x": 1}', 0, lambda behind: behind == b', "x": 1}')
+    trace = builder.build({})
+    assert [trace.names[n] for n in trace.name] == ["a", "e"]
+    assert trace.names == ("a", "e")
+    assert trace.threads == (("0", "0"),)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        '], "traceEvents": []}',
+        '], "distributedInfo": {"rank": 5}, "traceEvents": [{"ph":"X","name":"z","ts":9,"dur":1}]}',
+        '], "deviceProperties": [{"id": 0}], "traceName": "\\u0074"}',
+        '], "distributedInfo": {"rank": NaN}}',
+        "]} trailing",
+        "]",
+        "",
+    ],
+)
+def test_what_stands_behind_the_events(tmp_path: Path, tail: str) -> None:
+    events = ",".join(json.dumps({"ph": "X", "name": f"n{i}", "ts": i, "dur": 1}) for i in range(20))
+    for head in ('{"traceEvents":[', '{"x": "\\"traceEvents\\": [", "traceEvents" : [', '{"traceEvents": null, "traceEvents": ['):
+        path = tmp_path / "t.json"
+        path.write_text(head + events + tail)
+        assert_same(path, head)
+
+
+@pytest.mark.parametrize("piece_bytes", [3_000, 2**18])
+@pytest.mark.parametrize(
+    "place", ["single/simple_add.json.gz", "single/cuda_event_sync.json.gz", "single/cpu_only_rank34_of_300.json.gz"]
+)
+def test_broken_traces(real_trace: Find, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, piece_bytes: int) -> None:
+    raw = gzip.decompress(real_trace(place).read_bytes())
+    dice = random.Random(f"{place} {piece_bytes}")
+    monkeypatch.setattr(reader, "PIECE_BYTES", piece_bytes)
+    path = tmp_path / "rank0.json"
+    kinds: set[Any] = set()
+    for number in range(50):
+        path.write_bytes(mutated(raw, dice))
+        kinds.add(type(assert_same(path, number)))
+    assert Trace in kinds
+
+
+def test_many_names_and_threads_are_numbered_alike(tmp_path: Path) -> None:
+    dice = random.Random(5)
+    names = [f"f{dice.randrange(20_000)}" + "x" * dice.randrange(40) for _ in range(30_000)]
+    events = [{"ph": "X", "name": n, "pid": i % 700, "tid": f"t{i % 900}", "ts": i, "dur": 1} for i, n in enumerate(names)]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    trace = assert_same(path)
+    assert isinstance(trace, Trace)
+    assert [trace.names[n] for n in trace.name.tolist()] == names
