@@ -37,8 +37,8 @@ def judge_stacks(frame: Frame) -> Judgement:
     compared = f"ranks {format_ranks(row.rank for row in most)}"
     evidence = [
         Evidence(
-            kind="stack", metric="innermost frames of the main thread", subject=f"rank {row.rank}: {_innermost(main_stack(row))}",
-            value=1.0, unit="1", expected=0.0, score=1.0, rule=f"differs from: {_innermost(usual)}", compared_with=compared,
+            kind="stack", metric="innermost frames of the main thread", subject=f"rank {row.rank}: {innermost(main_stack(row))}",
+            value=1.0, unit="1", expected=0.0, score=1.0, rule=f"differs from: {innermost(usual)}", compared_with=compared,
         )
         for row in odd[:16]
     ]  # fmt: skip
@@ -48,7 +48,7 @@ def judge_stacks(frame: Frame) -> Judgement:
         np.array([row.rank for row in odd], dtype=np.int64),
         explains=0.0,
         confidence=round(HANG_CONFIDENCE * coverage, 3),
-        functions=list(dict.fromkeys(_innermost(main_stack(row)) for row in odd))[:5],
+        functions=list(dict.fromkeys(innermost(main_stack(row)) for row in odd))[:5],
         evidence=evidence,
         hosts=sorted({row.host for row in odd}),
     )
@@ -61,5 +61,6 @@ def main_stack(row: StackRow) -> str:
     return _VARIES.sub("#", chosen.partition(": ")[2] or chosen)
 
 
-def _innermost(stack: str) -> str:
+def innermost(stack: str) -> str:
+    """The two innermost frames of a stack."""
     return " < ".join(reversed(stack.split(";")[-2:]))[:200]

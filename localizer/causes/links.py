@@ -78,7 +78,7 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     worst = int(np.argmax(np.where(slow, t.lost_us, -1.0)))
     evidence = [
         Evidence(
-            kind="transfer", metric="transfer without waiting", subject=_communicator(measures, worst),
+            kind="transfer", metric="transfer without waiting", subject=communicator_text(measures, worst),
             value=ms(float(t.moved_us[worst])), unit="ms", expected=ms(float(t.usual_us[worst])),
             score=round(float(t.ratio[worst]), 3), rule=RULE,
             compared_with=_compared(measures, int(mine.sum()) - int(slow.sum())),
@@ -257,7 +257,8 @@ def _rows_on(hosts: list[str], names: list[str]) -> Ints:
     return np.array([row for row, host in enumerate(hosts) if host in names], dtype=np.int64)
 
 
-def _communicator(measures: Measures, number: int) -> str:
+def communicator_text(measures: Measures, number: int) -> str:
+    """How evidence names a communicator."""
     c = measures.frame.communicators[number]
     return f"{c.kind or 'communicator'} {c.name} (ranks {name_rows(measures.frame, measures.transfers.members[number])})"[:300]
 

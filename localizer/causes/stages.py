@@ -19,7 +19,7 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
     own, model, frame = measures.own, measures.model, measures.frame
     if model.stages < 2 or own.steps.size == 0:
         return [], []
-    level = _level(measures)
+    level = stage_levels(measures)
     heavy = int(level.argmax())
     loss = _loss(measures, level)
     least = USUAL_LOSS
@@ -43,7 +43,7 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
     return [finding], []
 
 
-def _level(measures: Measures) -> Floats:
+def stage_levels(measures: Measures) -> Floats:
     """Usual own time of each stage: on the device model that most workers have, if all stages have some of it."""
     own, model, devices = measures.own, measures.model, np.array(measures.frame.devices, dtype=object)
     names, counts = np.unique(devices.astype(str), return_counts=True)

@@ -30,7 +30,7 @@ def judge_functions(frame: Frame, step_us: float, notes: list[str], settings: Lo
     Time that grew on most is nobody's: a hidden wait grows on all but the culprit, and leaves the median with it.
     """
     notes = [*notes, "no collectives in the profile: who waits is unknown, only functions were compared"]
-    excess, z, comparable = _excess(frame, settings)
+    excess, z, comparable = excess_table(frame, settings)
     if not frame.functions or not comparable.any():
         return Judgement(step_us=step_us, comparable=False, notes=notes)
     out = np.flatnonzero(comparable & (z >= settings.outlier_z) & (excess >= EFFECT_SHARE * step_us))
@@ -42,7 +42,7 @@ def judge_functions(frame: Frame, step_us: float, notes: list[str], settings: Lo
     return Judgement(findings=findings, step_us=step_us, notes=notes)
 
 
-def _excess(frame: Frame, settings: LocalizeSettings) -> tuple[Floats, Floats, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+def excess_table(frame: Frame, settings: LocalizeSettings) -> tuple[Floats, Floats, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
     """Time per step above the role's median, summed over the functions in which it is above, µs; its z; and who has peers."""
     excess, z, comparable = np.zeros(frame.size), np.zeros(frame.size), np.zeros(frame.size, dtype=np.bool_)
     own = np.flatnonzero([f.category != WAITING_CATEGORY for f in frame.functions])

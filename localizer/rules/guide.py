@@ -17,7 +17,7 @@ def judge_guide(frame: Frame, settings: LocalizeSettings, past: Past | None = No
     """z = (p50 − median) / (1.4826 MAD) > 3.5 in a class ([G]); to the letter, so a MAD of 0 makes any excess infinite."""
     if frame.size < 2 or not frame.functions:
         return Judgement(comparable=False, notes=["the guide's rule needs functions of at least two workers"])
-    z, p50, usual = _scores(frame)
+    z, p50, usual = guide_scores(frame)
     high = z > settings.guide_z
     waits = np.array([f.category == WAITING_CATEGORY for f in frame.functions])
     primary = np.flatnonzero(high[:, ~waits].any(axis=1))
@@ -44,7 +44,7 @@ def judge_guide(frame: Frame, settings: LocalizeSettings, past: Past | None = No
     return Judgement(findings=findings, waiters=secondary, step_us=float(durations.mean()) if durations.size else None)
 
 
-def _scores(frame: Frame) -> tuple[Floats, Floats, Floats]:
+def guide_scores(frame: Frame) -> tuple[Floats, Floats, Floats]:
     """z, p50 and the class's median p50, shape (n, functions) each."""
     p50 = np.zeros((frame.size, len(frame.functions)))
     p50[frame.pattern_row, frame.pattern_function] = frame.pattern["p50_us"]
