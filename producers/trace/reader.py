@@ -49,8 +49,8 @@ def read_trace(path: str | Path, *, max_bytes: int = 4 * 2**30, compiled: bool =
 
     :param max_bytes: limit on the JSON, decompressed.
     :param compiled: use the compiled scanner if it is there; the columns are the same without it.
-    :raises InvalidInput: no such file, not a trace, or larger than *max_bytes* (or than events and their compression can be). A damaged trace is no error: what was left
-        out or mended stands in ``Trace.repairs``.
+    :raises InvalidInput: no such file, not a trace, larger than *max_bytes*, or made to keep a reader busy (no events, or
+        packed as no trace can be). A damaged trace is no error: what was left out or mended stands in ``Trace.repairs``.
     """
     where = str(path)
     builder = ColumnBuilder(compiled=compiled)

@@ -185,3 +185,23 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "PIECE_BYTES", 2**20)
     with pytest.raises(InvalidInput, match="no event ends within"):
         read_trace(bomb)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_full_of_tiny_objects_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    monkeypatch.setattr(reader, "_SURE_OBJECTS", 100_000)
+    raw = b'{"traceEvents":[' + b"{}," * 2_000_000 + b"{}]}"
+    path = write(tmp_path, gzip.compress(raw) if packed else raw, "tiny.json.gz" if packed else "tiny.json")
+    with pytest.raises(InvalidInput, match="its objects have 3 bytes on average"):
+        read_trace(path)
+    monkeypatch.setattr(reader, "MAX_OBJECTS", 50_000)
+    with pytest.raises(InvalidInput, match="more than 50,000 objects"):
+        read_trace(path)
+
+
+def test_a_file_packed_as_no_trace_is_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_SURE_BYTES", 2**20)
+    event = json.dumps(op(1, 1)).encode()
+    path = write(tmp_path, gzip.compress(b'{"traceEvents":[' + (event + b",") * 200_000 + event + b"]}"), "bomb.json.gz")
+    with pytest.raises(InvalidInput, match="one compressed byte gives more than 200 of JSON"):
+        read_trace(path)
