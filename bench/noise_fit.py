@@ -1,7 +1,8 @@
 """The simulator's ``production`` noise against published timelines of production jobs.
 
-Relative deviation of each operation from the median of its worker and kind, waiting taken off: percentiles of its logarithm in
-the timelines of StragglerAnalysis (../shared/data) and in a simulated job. Where the data is absent it says so.
+Relative deviation of each operation from the median of its worker and kind, waiting taken off: percentiles of its logarithm, and
+how many are far out, in the timelines of StragglerAnalysis (../shared/data) and in a simulated job. Where the data is absent it
+says so.
 
     python bench/noise_fit.py
 """
@@ -31,6 +32,11 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "transfer of 25-220 ms": ("params-all-gather", "grads-reduce-scatter"),
 }
 POINTS = (1, 10, 25, 75, 90, 99)
+TRANSFERS = (
+    *("forward-recv", "backward-recv", "forward-send", "backward-send", "params-all-gather", "grads-reduce-scatter"),
+    *("layernorm-grads-all-reduce", "embedding-grads-all-reduce", "grads-all-reduce", "optimizer-clip-main-grad"),
+)
+TAILS = (1.2, 1.5, 2.0, 5.0)
 LIKE_THEM = (
     "job: {world: 8, framework: megatron, sizes: {pp: 2}, micro_batches: 8, sharding: 1, buckets: 1, "
     "model: {layer_ms: 15, parameter_mb: 1500, activation_mb: 40}}\ncluster: {gpus_per_host: 1}\nprofile: {steps: 30}"
@@ -72,6 +78,14 @@ def main() -> int:
             found = deviations(table, kinds)
             cells = " | ".join(f"{100 * v:+.1f} %" for v in np.percentile(found, POINTS))
             print(f"| {name} | {job} | {found.size} | {cells} |")
+    print()
+    print(f"| all of | job | count | {' | '.join(f'above {t:g}×' for t in TAILS)} | longest |")
+    print(f"|{'---|' * (len(TAILS) + 4)}")
+    for name, kinds in (("compute", KINDS["compute"]), ("transfers", TRANSFERS)):
+        for job, table in tables.items():
+            found = np.exp(deviations(table, kinds))
+            cells = " | ".join(f"{100 * (found > t).mean():.3f} %" for t in TAILS)
+            print(f"| {name} | {job} | {found.size} | {cells} | {found.max():.1f}× |")
     return 0
 
 

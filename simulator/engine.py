@@ -15,14 +15,18 @@ from eroica.schemas.ranks import RankArray
 from eroica.simulator.effects import BoolArray, Effects, FloatArray
 from eroica.simulator.functions import FAMILIES, Function, family_of, functions_of
 from eroica.simulator.scenario import Noise
-from eroica.simulator.workload import Workload
+from eroica.simulator.workload import Traffic, Workload
 
 __all__ = ["NO_NOISE", "Engine", "Run"]
 
 F32 = npt.NDArray[np.float32]
 MEMBER_SIGMA = 0.002
 """Members of a collective end together but for this share of the transfer (fit: docs/simulator.md)."""
-NO_NOISE = Noise(compute=0, rank=0, transfer=0, latency_us=0, latency_sigma=0, host=0, spikes=0)
+NO_NOISE = Noise(compute=0, rank=0, transfer=0, latency_us=0, latency_sigma=0, host=0, spikes=0, surges=0)
+SURGE = (3.0, 80.0)
+"""How many times as long a surge takes; the longest of the published timelines took 28 and 82 times its median."""
+SURGE_SHARE = 0.13
+"""Of a step: no surge of theirs added more."""
 _BURN_IN = 1
 """Steps before those that count, so that the first one begins like any other."""
 
@@ -69,8 +73,10 @@ class Engine:
         self._compute = np.array([o.kind.endswith("-compute") for o in graph.ops])
         self._leader = {axis: work.step.lanes.partition(_full(work, axis)) for axis in work.groups if axis != "world"}
         self._partner = self._receivers()
+        self._groups = self._meeting_groups()
 
-    def nominal_step_us(self) -> float:
+    @cached_property
+    def _nominal_us(self) -> float:
         """Length of a step without noise and faults."""
         return self.work.step.length()
 
@@ -170,11 +176,15 @@ class Engine:
         extra = np.zeros(times.shape, np.float32)
         if noise.latency_us:
             extra = noise.latency_us * np.exp(noise.latency_sigma * rng.standard_normal(times.shape, dtype=np.float32))
+        surges = self._surges(noise, rng)
         for op, traffic in self.work.traffic.items():
             if traffic.op == "recv":
                 continue
-            leader = self._leader.get(traffic.axis, np.arange(lanes) if traffic.axis == "pp" else np.zeros(lanes, np.int64))
+            leader = self._leads(traffic, lanes)
             shared = times[op] * np.exp(noise.transfer * draw[op])[leader] + extra[op][leader]
+            for lane, factor in surges.get(op, ()):
+                group = leader == leader[lane]
+                shared[group] = np.minimum(shared[group] * factor, shared[group] + SURGE_SHARE * self._nominal_us)
             mine = self.rank_of_op[op]
             for link, hit in zip(effects.links, hits, strict=True):
                 if traffic.axis == "pp":
@@ -189,6 +199,32 @@ class Engine:
             communicating = self.family < 0
             wobble = np.abs(draw[communicating]) * MEMBER_SIGMA
             times[communicating] *= 1.0 + wobble
+
+    def _leads(self, traffic: Traffic, lanes: int) -> RankArray:
+        """The lane whose draw counts for each lane's group, shape (lanes,)."""
+        alone = np.arange(lanes) if traffic.axis == "pp" else np.zeros(lanes, np.int64)
+        return self._leader.get(traffic.axis, alone)
+
+    def _meeting_groups(self) -> tuple[list[int], FloatArray]:
+        """The operations that transfer, and how many groups do so in each."""
+        lanes = self.rank_of_op.shape[1]
+        ops = [op for op, traffic in self.work.traffic.items() if traffic.op != "recv"]
+        counts = [float(np.unique(self._leads(self.work.traffic[op], lanes)).size) for op in ops]
+        return ops, np.array(counts)
+
+    def _surges(self, noise: Noise, rng: np.random.Generator) -> dict[int, list[tuple[int, float]]]:
+        """Operation → (a lane of the group, factor) of the transfers that surge in this step."""
+        ops, counts = self._groups
+        total = int(counts.sum())
+        if not noise.surges or total == 0:
+            return {}
+        out: dict[int, list[tuple[int, float]]] = {}
+        number = int(rng.binomial(total, noise.surges))
+        which = rng.choice(len(ops), number, p=counts / counts.sum())
+        factors = np.exp(rng.uniform(*np.log(SURGE), number))
+        for op, lane, factor in zip(which.tolist(), rng.integers(self.rank_of_op.shape[1], size=number), factors, strict=True):
+            out.setdefault(ops[op], []).append((int(lane), float(factor)))
+        return out
 
     def _pause(self, times: FloatArray, effects: Effects, k: int, rng: np.random.Generator) -> None:
         for pause in effects.pauses:

@@ -139,6 +139,8 @@ class Noise(Part, frozen=True, kw_only=True):
     """Of work on the host."""
     spikes: Share = 0.0005
     """Share of operations that take up to twice as long, for no reason."""
+    surges: Share = 0.0001
+    """Share of collectives and transfers that take many times as long, on all members, and are nobody's fault."""
 
 
 class Nuisance(Part, frozen=True, kw_only=True):
