@@ -113,10 +113,11 @@ def missing_note(ranks: Sequence[int], world: int) -> list[str]:
     return [f"{_ranks(absent)} of {world} {'was' if len(absent) == 1 else 'were'} not in the folder"]
 
 
-def pair_notes(summaries: Sequence[Summary]) -> list[str]:
-    """Two workers are too few to tell who is unusual, but not to tell who waits: each one's time in what they do together.
+def pair_notes(summaries: Sequence[Summary], world: int) -> list[str]:
+    """Two workers are too few to tell who is unusual, but not to tell who waits: each one's time in what they alone do together.
 
-    Both end an operation together, so whoever spends less in it came later.
+    Both end an operation together, so whoever spends less in it came later. Of a group with members that nobody saw nothing is
+    said: the last to come may be one of them.
     """
     if len(summaries) != 2:
         return []
@@ -124,7 +125,7 @@ def pair_notes(summaries: Sequence[Summary]) -> list[str]:
     one, two = summaries
     other = {c.name: c for c in two.communicators}
     for c in one.communicators:
-        if c.name not in other:
+        if c.name not in other or (max(c.size, other[c.name].size) or world) != 2:
             continue
         counts = [sum(s.count for s in g.slots) for g in (c, other[c.name])]
         total = [sum(s.total_us for s in g.slots) / 1e3 for g in (c, other[c.name])]

@@ -112,7 +112,7 @@ def diagnose(
     summaries, said = align_steps([w.summary for w in kept])
     notes += said
     view, said = _view(summaries, {w.found.rank: w.groups for w in kept}, told.layout)
-    notes += [*said, *missing_note([f.rank for f in chosen], view.world_size), *pair_notes(summaries)]
+    notes += [*said, *missing_note([f.rank for f in chosen], view.world_size), *pair_notes(summaries, view.world_size)]
     notes += [f"{one.path.name} gave nothing: {one.why}" for one in unread[:MAX_NAMED]]
     if len(unread) > MAX_NAMED:
         notes.append(f"{len(unread) - MAX_NAMED} more files gave nothing")

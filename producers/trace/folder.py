@@ -262,15 +262,15 @@ def _choose(runs: list[tuple[str, list[Found]]], job: str) -> tuple[str, list[Fo
 
 
 def _without_copies(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
-    """A trace that lies there twice, say plain and compressed, counts once."""
-    kept: dict[tuple[int, float, float, int], Found] = {}
+    """A trace that lies twice in one folder, say plain and compressed, counts once."""
+    kept: dict[tuple[Path, int, float, float, int], Found] = {}
     notes = []
     for trace in sorted(found, key=lambda t: (str(t.path), t.place)):
-        key = (trace.rank, trace.start_us, trace.end_us, trace.events)
+        key = (trace.path.parent, trace.rank, trace.start_us, trace.end_us, trace.events)
         if trace.events and key in kept:
             notes.append(f"{trace.path.name} holds the same trace as {kept[key].path.name} and was left out")
         else:
-            kept[key if trace.events else (len(kept), -1.0, -1.0, -1)] = trace
+            kept[key if trace.events else (trace.path, len(kept), -1.0, -1.0, -1)] = trace
     return list(kept.values()), _shortened(notes)
 
 
