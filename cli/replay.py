@@ -26,8 +26,14 @@ Example: eroica replay recording --verify
 
 Example: eroica replay recording --set localize.rules=paper --json
 
+Example: eroica replay recording --explain last
+
 Example: eroica replay recording --to-kafka --bootstrap localhost:9092 --prefix again. --speed 10
 """
+
+
+FILE_WIDTH = 160
+"""Characters of a table's line where no terminal sets them."""
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +49,10 @@ def replay(
     interleave: Annotated[
         int | None, typer.Option("--interleave", metavar="SEED", help="Mix the partitions at random; nothing may change by it.")
     ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="VERDICT_ID", help="Make the evidence of a verdict again, with its tables; or 'last'."),
+    ] = None,
     to_kafka: Annotated[bool, typer.Option("--to-kafka", help="Publish the recording under --prefix.")] = False,
     speed: Annotated[float, typer.Option(help="With --to-kafka: 1 as recorded, 10 ten times as fast, 0 without pauses.")] = 1.0,
 ) -> int:
@@ -52,11 +62,15 @@ def replay(
     manifest = recording.read_manifest(directory)
     with err().status("checking the recording …"):
         recording.verify(directory, manifest)
+    if explain is not None and (verify or to_kafka or interleave is not None):
+        raise UsageError("a verdict is explained by itself", where="--explain", do="leave the other options out")
     if to_kafka:
         return _publish(common, directory, manifest, speed, as_json)
     from eroica.offline.replay import replay as run_again
 
     settings = _settings(common, manifest)
+    if explain is not None:
+        return _explain(directory, manifest, settings, explain, as_json)
     with err().status("replaying …"):
         result = run_again(directory, manifest, settings, seed=interleave)
     _show(result, as_json, verify)
@@ -100,6 +114,37 @@ def _show(result: ReplayResult, as_json: bool, verify: bool) -> None:
     notes += [] if result.verdicts else ["the recording leads to no verdict"]
     for note in [*notes, *result.notes]:
         err().print(one_line(note))
+
+
+def _explain(directory: Path, manifest: Manifest, settings: EroicaSettings, verdict_id: str, as_json: bool) -> int:
+    """Exit code 1 if a figure comes out otherwise than the verdict has it."""
+    import msgspec
+
+    from eroica.consumers.render import headline
+    from eroica.consumers.tables import render_explained
+    from eroica.offline.explain import explain_recorded
+
+    with err().status("replaying …"):
+        found = explain_recorded(directory, manifest, settings, verdict_id)
+    console = out()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    if not as_json:
+        console.print(headline(found.verdict))
+        console.print(f"{found.verdict.verdict_id}, against the recorded verdict: {found.state}", "")
+    for item in found.items:
+        e = item.explanation
+        again = (e.value, e.expected, e.score) if e is not None else None
+        agrees = e is not None and e.agrees(item.evidence)
+        if as_json:
+            line = {"cause": item.cause, "evidence": msgspec.to_builtins(item.evidence), "agrees": agrees}
+            table = {"how": e.how, "columns": e.columns, "rows": e.rows} if e is not None else {"why_not": item.why_not}
+            print_json(line | {"again": dict(zip(("value", "expected", "score"), again or (), strict=False))} | table)
+        else:
+            how, columns, rows = (e.how, e.columns, e.rows) if e is not None else (item.why_not, (), [])
+            console.print(render_explained(item.cause, item.evidence, how, columns, rows, again, agrees=agrees))
+    err().print(f"{len(found.items)} items of evidence, {len(found.items) - found.wrong} made again the same")
+    return int(found.wrong > 0)
 
 
 def _publish(common: Common, directory: Path, manifest: Manifest, speed: float, as_json: bool) -> int:

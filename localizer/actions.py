@@ -11,6 +11,7 @@ from eroica.localizer.frame import Frame, Ints
 from eroica.localizer.judgement import Finding
 from eroica.localizer.playbook import Leaf, Playbook, load_playbook
 from eroica.localizer.playbook.facts import Facts
+from eroica.localizer.stepmodel import step_model
 from eroica.schemas.verdicts import Action, CauseClass, Remedy
 
 
@@ -59,4 +60,7 @@ class Advice:
 def facts_of(frame: Frame, finding: Finding, findings: list[Finding]) -> Facts:
     """The facts of *finding*; the suspects of all *findings* are nobody's peers."""
     accused: Ints = np.concatenate([f.ranks for f in findings]) if findings else np.empty(0, np.int64)
-    return Facts.of(frame, finding.ranks, finding.hosts, accused, finding.functions)
+    ranks = finding.ranks
+    if ranks.size == 0 and finding.stages:
+        ranks = frame.ranks[np.isin(step_model(frame).stage, finding.stages)]
+    return Facts.of(frame, ranks, finding.hosts, accused, finding.functions)

@@ -17,6 +17,7 @@ from typing import Literal
 from eroica.bus import Incoming
 from eroica.localizer.core import LocalizerCore
 from eroica.localizer.feedback import FeedbackTable, Heard, Listener, limits_of
+from eroica.localizer.judged import Watcher, nobody
 from eroica.offline.recording import FileEntry, Manifest, read_file
 from eroica.schemas.codec import decode, decode_as, encode
 from eroica.schemas.control import ProfileRequest
@@ -80,16 +81,19 @@ class ReplayResult:
     notes: list[str] = field(default_factory=list)
 
 
-def replay(directory: Path, manifest: Manifest, settings: EroicaSettings, *, seed: int | None = None) -> ReplayResult:
+def replay(
+    directory: Path, manifest: Manifest, settings: EroicaSettings, *, seed: int | None = None, watch: Watcher = nobody
+) -> ReplayResult:
     """Come to the verdicts of the recording again.
 
     :param seed: interleave the partitions at random in place of by time; the result must not change by it.
+    :param watch: told of each request that is judged.
     :raises InvalidInput: the recording is broken.
     """
     source = _Source(directory, manifest, seed)
     recorded = _recorded_verdicts(source)
     groups = _Groups(source, settings.group)
-    core = LocalizerCore(settings.localize, listen=_listener(source, recorded))
+    core = LocalizerCore(settings.localize, listen=_listener(source, recorded), watch=watch)
     verdicts: list[Replayed] = []
     for chunk, ref in groups.chunks():
         for output in core.feed(chunk, ref):

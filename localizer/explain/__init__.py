@@ -1,7 +1,7 @@
 """The table behind every item of evidence, made again from the frame that a recording leads to.
 
-``registry`` knows which function explains which metric of which rule; the other modules hold these functions. A rule that emits a new
-metric registers its table with a few lines (docs/record-replay.md).
+``registry`` knows which function explains which metric of which rule; the other modules hold these functions. A rule that emits a
+new metric registers its table with a few lines (docs/record-replay.md).
 """
 
 from eroica.localizer.explain import pauses, published, signatures, stacks, times, transfers  # each registers its tables

@@ -35,8 +35,8 @@ def lost_time(item: Item) -> Explanation:
         columns[f"{kind} per step, ms"] = total / steps / 1e3
     best = min(again, key=lambda e: abs(e.value - printed.value))
     return Explanation(
-        "value: time of a step that would be given back if nobody were later than usual in the role in that step, or the time that "
-        "such a pause takes on the median rank; expected: none; score: share of the lateness that lies with it",
+        "value: time of a step that would be given back if nobody were later than usual in the role in that step, or the time "
+        "that such a pause takes on the median rank; expected: none; score: share of the lateness that lies with it",
         ("", *columns),
         item.by_rank(columns, peers=np.arange(frame.size)),
         best.value,

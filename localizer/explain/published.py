@@ -26,8 +26,8 @@ def paper(item: Item) -> Explanation:
     columns = {"Δ": scores.delta[:, f], "β": scores.beta[:, f], "D": scores.distance[:, f]}
     value = round(float(scores.delta[row, f]), 4)
     return Explanation(
-        "value and score: Δ, the share of sampled peers at Manhattan distance of at least 0.4 in (β, μ, σ), each over its maximum; "
-        "expected: median Δ of all workers",
+        "value and score: Δ, the share of sampled peers at Manhattan distance of at least 0.4 in (β, μ, σ), each over its "
+        "maximum; expected: median Δ of all workers",
         ("", *columns),
         item.by_rank(columns),
         value,
@@ -43,7 +43,7 @@ def guide(item: Item) -> Explanation:
     row, f = item.one(), _column(item, np.minimum(z, 1e6))
     columns = {"p50, ms": p50[:, f] / 1e3, "median of the class, ms": usual[:, f] / 1e3, "z": np.minimum(z[:, f], 1e6)}
     return Explanation(
-        "value: median duration of the function; expected: median of the class; score: (value − expected) / (1.4826 MAD), at most 1e6",
+        "value: median duration of the function; expected: median of the class; score: distance over 1.4826 MAD, at most 1e6",
         ("", *columns),
         item.by_rank(columns),
         round(float(p50[row, f]) / 1e3, 4),

@@ -37,8 +37,8 @@ def own_time(item: Item) -> Explanation:
         "z": own.z,
     }
     return Explanation(
-        "value: own time (step less exposed communication) in the median step; expected: what is usual in the role, step by step; "
-        "score: z, the excess in robust standard deviations of the role",
+        "value: own time (step less exposed communication) in the median step; expected: what is usual in the role, step by "
+        "step; score: z, the excess in robust standard deviations of the role",
         ("", *columns),
         item.by_rank(columns, peers=_role(item, row)),
         ms(float(np.median((own.step_us - own.wait_us)[row]))),
@@ -85,8 +85,8 @@ def function_time(item: Item) -> Explanation:
     _, category, each = min(found, key=lambda f: f[:2])
     value, usual = float(each[row]), float(np.median(each[item.peers]))
     return Explanation(
-        f"value: time of the function ({category}) on the critical path, all steps together over their number; expected: median of "
-        "the peers; score: value over expected",
+        f"value: time of the function ({category}) on the critical path, all steps together over their number; expected: median "
+        "of the peers; score: value over expected",
         ("", "time per step, ms"),
         item.by_rank({"time per step, ms": each}),
         round(value, 3),
@@ -121,7 +121,7 @@ def stage_time(item: Item) -> Explanation:
         raise Unexplained("the recording holds no such stage", where=item.evidence.subject[:100])
     rows = [(f"{'→ ' if s == heavy else ''}stage {s}", number(value / 1e3)) for s, value in enumerate(level.tolist())]
     return Explanation(
-        "value: usual own time of the stage's ranks; expected: mean of the other stages; score: value over the mean of all stages",
+        "value: usual own time of the stage; expected: mean of the other stages; score: value over the mean of all stages",
         ("", "usual own time, ms"),
         rows,
         ms(level[heavy]),

@@ -18,8 +18,8 @@ def transfer(item: Item) -> Explanation:
         raise Unexplained("the recording holds no such communicator", where=item.evidence.subject[:100])
     at = named[0]
     return Explanation(
-        "value: shortest duration among the members (so without waiting), all executions together; expected: what they usually take "
-        "in communicators that do the same, or in the healthy profile; score: the median ratio, large transfers counting more",
+        "value: shortest duration among the members (so without waiting), all executions together; expected: what they usually "
+        "take in communicators that do the same, or in the healthy profile; score: the median ratio, large ones counting more",
         ("communicator", "moved, ms", "usual, ms", "ratio", "costs a step, ms"),
         _rows(item, [at]),
         ms(float(t.moved_us[at])),

@@ -58,7 +58,10 @@ def _try(signature: Signature, facts: Facts) -> Leaf | None:
     needed = [_held(c, facts, signature.fault) for c in signature.all]
     if any(item is None for item in needed):
         return None
-    some = [_held(c, facts, signature.fault) for c in signature.any]
+    some = [_held(c, facts, signature.fault) for c in signature.any if c.looks_at != "named"]
+    if not any(item is not None for item in some):
+        # What a cause names was measured by its rule: said only where nothing of ours says it better.
+        some = [_held(c, facts, signature.fault) for c in signature.any if c.looks_at == "named"]
     if signature.any and not any(item is not None for item in some):
         return None
     if any(_held(c, facts, signature.fault) is not None for c in signature.none):

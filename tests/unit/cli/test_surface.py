@@ -27,7 +27,7 @@ SURFACE: dict[str, list[str]] = {
     "verdicts": ["--follow", "--json", "--job", "--fail-on-finding"],
     "verdicts feedback": ["VERDICT_ID", "--helped", "--remedy", "--note", "--author", "--json"],
     "record": ["--job", "--out", "--until-verdict", "--follow", "--json"],
-    "replay": ["DIRECTORY", "--json", "--verify", "--interleave", "--to-kafka", "--speed"],
+    "replay": ["DIRECTORY", "--json", "--verify", "--interleave", "--explain", "--to-kafka", "--speed"],
     "summarize": ["FILE", "--rank", "--json"],
     "diagnose": ["SOURCE", "--rank", "--rank-from", "--topology", "--job", "--json", "--fail-on-finding"],
     "simulate": ["SCENARIO", "--seed", "--out", "--list", "--json"],

@@ -1,0 +1,59 @@
+"""The table behind an item of evidence, for a terminal. Pure; texts from the wire are shown as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from eroica.consumers.text import clean, one_line
+from eroica.schemas.verdicts import Evidence
+
+CELL = 80
+
+
+def render_explained(
+    number: int,
+    evidence: Evidence,
+    how: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    again: tuple[float, float, float] | None,
+    *,
+    agrees: bool,
+) -> RenderableType:
+    """An item of evidence, how its figures follow from the table, the table, and the figures made again.
+
+    :param number: of the cause that it belongs to, from 1.
+    :param again: value, expected and score; ``None`` where they cannot be made again, for the reason *how*.
+    """
+    lines = [
+        f"{one_line(evidence.rule, 100)}, compared with {one_line(evidence.compared_with, 160)}",
+        f"printed:    {_figures((evidence.value, evidence.expected, evidence.score), evidence.unit)}",
+    ]
+    told = Text(f"{number}. {one_line(evidence.metric, 120)} of {one_line(evidence.subject, 160)}\n", style="bold")
+    told.append("\n".join(f"   {line}" for line in lines), style="not bold")
+    if again is None:
+        told.append(f"\n   cannot be made again: {clean(how, 400)}\n", style="red")
+        return told
+    told.append(f"\n   made again: {_figures(again, evidence.unit)}: ", style="not bold")
+    told.append("the same" if agrees else "DIFFERENT", style="green" if agrees else "red")
+    told.append(f"\n   {clean(how, 600)}", style="dim not bold")
+    return Group(told, *([Padding(_table(columns, rows), (0, 0, 0, 3))] if rows else []), Text())
+
+
+def _figures(figures: tuple[float, float, float], unit: str) -> str:
+    value, expected, score = figures
+    return f"value {value:g} {one_line(unit, 20)}, expected {expected:g}, score {score:g}"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for position, column in enumerate(columns):
+        table.add_column(Text(one_line(column, CELL)), justify="left" if position == 0 else "right")
+    for row in rows:
+        table.add_row(*(Text(one_line(cell, CELL)) for cell in row))
+    return table
