@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ DTYPE_BYTES = {
     "complexfloat": 8, "complexdouble": 16,
 }  # fmt: skip
 """Bytes per element by torch's type names, in lower case."""
+POINT_TO_POINT = ("send", "recv")
+_ENDS = re.compile(r"^\w+:(?:send \d{1,9}->|recv \d{1,9}<-)(\d{1,9})$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,16 @@ class Operation:
     dtype: str
     seq: int
     size: int
+    peer: int = -1
+    """The other end of a send or receive, a rank of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """All operations in issue order, what was left out, and what each communicator is known to be."""
+    """All operations in issue order, what was left out, and what each communicator is known to be.
+
+    A send or receive whose other end is told stands in a communicator of the two ranks, ``<group>:<lower>:<higher>``.
+    """
 
     operations: list[Operation]
     before_window: int
@@ -83,7 +91,28 @@ def find_collectives(trace: Trace, steps: Steps, path: CriticalPath) -> Communic
         for i in np.lexsort((rows, issued)).tolist()
         if known[i]
     ]
-    return Communication(operations, int((~known).sum()), named)
+    operations, pairs = _paired(trace, operations, named)
+    return Communication(operations, int((~known).sum()), {**named, **pairs})
+
+
+def _paired(
+    trace: Trace, operations: list[Operation], named: dict[str, dict[str, Any]]
+) -> tuple[list[Operation], dict[str, dict[str, Any]]]:
+    """Sends and receives moved into communicators of their two ranks, and these communicators."""
+    told = trace.meta.get("distributedInfo")
+    own = told.get("rank") if isinstance(told, dict) else None
+    pairs: dict[str, dict[str, Any]] = {}
+    if type(own) is not int:
+        return operations, pairs
+    out = []
+    for o in operations:
+        if o.op in POINT_TO_POINT and o.peer >= 0 and o.peer != own:
+            low, high = min(own, o.peer), max(own, o.peer)
+            name = f"{o.group}:{low}:{high}"
+            pairs[name] = {"desc": named.get(o.group, {}).get("desc", ""), "ranks": [low, high], "size": 2}
+            o = replace(o, group=name, size=2)
+        out.append(o)
+    return out, pairs
 
 
 def bus_bandwidth_gbps(op: str, size: int, bytes_: Floats, duration_us: Floats) -> Floats:
@@ -108,7 +137,8 @@ def communicators(communication: Communication, steps: Steps, max_values: int) -
     """Slots by communicator. All members choose the same slots: the rule knows only places and counts that they share.
 
     Rule: every slot if slots × steps ≤ *max_values*; else the first and last of the step and every k-th place, k = ⌈slots ×
-    steps / max_values⌉. What is not chosen remains as totals under index -1.
+    steps / max_values⌉. What is not chosen remains as totals under index -1. Between two ranks, sends and receives are numbered
+    apart: the k-th sent at one end is the k-th received at the other.
     """
     by_group: dict[str, list[Operation]] = defaultdict(list)
     for operation in communication.operations:
@@ -125,7 +155,7 @@ def communicators(communication: Communication, steps: Steps, max_values: int) -
                 backend=operations[0].backend,
                 ranks=format_ranks(ranks) if len(ranks) == size else "",
                 size=size,
-                slots=_slots(_placed(operations), steps, max_values),
+                slots=_slots(_numbered(operations, known.get("size") == 2), steps, max_values),
             )
         )
     return found
@@ -161,7 +191,18 @@ def _operation(
         dtype=args.dtype,
         seq=args.seq,
         size=args.group_size or named.get(group, {}).get("size", 0),
+        peer=args.peer if args.peer >= 0 else _noted_peer(trace.names[trace.name[note]] if note >= 0 else "", group, named),
     )
+
+
+def _noted_peer(note: str, group: str, named: dict[str, dict[str, Any]]) -> int:
+    """The other end as torch's annotation has it, by its number in the group: ``nccl:send 0->1``, ``nccl:recv 1<-0``."""
+    told = _ENDS.match(note)
+    ranks = named.get(group, {}).get("ranks") or []
+    if told is None or not ranks:
+        return -1
+    number = int(told.group(1))
+    return int(ranks[number]) if number < len(ranks) else -1
 
 
 def _only(named: dict[str, dict[str, Any]]) -> str:
@@ -186,6 +227,13 @@ def _hiding(path: CriticalPath) -> Intervals:
     return union(np.concatenate((a.start, b.start)), np.concatenate((a.end, b.end)))
 
 
+def _numbered(operations: list[Operation], pair: bool) -> dict[str, list[tuple[int, Operation]]]:
+    """Operations with their places: all together, or for a pair of ranks each direction by itself."""
+    if not pair or any(o.op not in POINT_TO_POINT for o in operations):
+        return {"": _placed(operations)}
+    return {op: _placed(mine) for op in POINT_TO_POINT if (mine := [o for o in operations if o.op == op])}
+
+
 def _placed(operations: list[Operation]) -> list[tuple[int, Operation]]:
     """Number a communicator's operations within their steps.
 
@@ -205,19 +253,20 @@ def _placed(operations: list[Operation]) -> list[tuple[int, Operation]]:
     return placed
 
 
-def _slots(placed: list[tuple[int, Operation]], steps: Steps, max_values: int) -> list[Slot]:
-    table: dict[tuple[int, str], list[Operation]] = defaultdict(list)
-    for index, operation in placed:
-        table[index, operation.op].append(operation)
-    count = max(i for i, _ in table) + 1
-    used = len({o.step for _, o in placed})
-    every = -(-count * used // max_values) if count * used > max_values else 1
+def _slots(numbered: dict[str, list[tuple[int, Operation]]], steps: Steps, max_values: int) -> list[Slot]:
+    counts = {way: max(i for i, _ in placed) + 1 for way, placed in numbered.items()}
+    values = sum(counts.values()) * len({o.step for placed in numbered.values() for _, o in placed})
+    every = -(-values // max_values) if values > max_values else 1
     slots, rest = [], defaultdict(list)
-    for (index, op), members in sorted(table.items()):
-        if index % every == 0 or index == count - 1:
-            slots.append(_slot(index, op, members, steps))
-        else:
-            rest[op].extend(members)
+    for way, placed in numbered.items():
+        table: dict[tuple[int, str], list[Operation]] = defaultdict(list)
+        for index, operation in placed:
+            table[index, operation.op].append(operation)
+        for (index, op), members in sorted(table.items()):
+            if index % every == 0 or index == counts[way] - 1:
+                slots.append(_slot(index, op, members, steps))
+            else:
+                rest[op].extend(members)
     return slots + [
         Slot(op=op, index=-1, count=len(m), total_us=_round(sum(o.duration_us for o in m)), bytes=max(o.bytes for o in m))
         for op, m in sorted(rest.items())

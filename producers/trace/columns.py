@@ -12,6 +12,7 @@ import numpy.typing as npt
 from eroica.producers.trace.compiled import COLUMN_TYPES, COMPILED, Numbers, RunScanner
 from eroica.producers.trace.events import NO_ARGS, Event
 from eroica.producers.trace.ordering import middle, pairs, time_order
+from eroica.schemas.ranks import MAX_RANK
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -73,6 +74,8 @@ class CommArgs:
     group_description: str = ""
     group_ranks: str = ""
     seq: int = -1
+    peer: int = -1
+    """The other end of a send or receive, as a rank of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +303,15 @@ def _comm_args(arg: Any) -> CommArgs:
         group_description=str(arg.group_description)[:200],
         group_ranks=str(arg.group_ranks)[:2_000],
         seq=_bounded(arg.seq),
+        peer=_peer(arg.destination if arg.destination is not None else arg.source),
     )
+
+
+def _peer(value: Any) -> int:
+    """A rank, written as a number or a text."""
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value[:20])
+    return value if type(value) is int and 0 <= value <= MAX_RANK else -1
 
 
 def _bounded(value: int) -> int:

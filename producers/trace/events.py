@@ -26,6 +26,8 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     group_description: str = msgspec.field(default="", name="Process Group Description")
     group_ranks: str = msgspec.field(default="", name="Process Group Ranks")
     seq: int = msgspec.field(default=-1, name="Seq")
+    source: Any = msgspec.field(default=None, name="Src Rank")
+    destination: Any = msgspec.field(default=None, name="Dst Rank")
 
 
 NO_ARGS = Args()

@@ -119,6 +119,66 @@ def test_all_members_choose_the_same_slots(make_trace: MakeTrace) -> None:
     assert {0, 19} <= set(chosen[0])
 
 
+PIPE = {"pg_name": "9", "pg_desc": "PIPELINE_MODEL_PARALLEL_GROUP", "pg_size": 4, "ranks": [2, 6, 10, 14]}
+
+
+def pipeline_end(make_trace: MakeTrace, rank: int, ops: list[tuple[str, int]], noted: bool, **settings: Any) -> Summary:
+    """One rank of a pipeline over ranks 2, 6, 10, 14: *ops* are (operation, other end), in two steps."""
+    events: list[dict[str, Any]] = [step(s, 1000 * s, 990) for s in range(2)]
+    for s in range(2):
+        for i, (op, other) in enumerate(ops):
+            at = 1000 * s + 10 * i
+            args = {"Collective name": op, "Process Group Name": "9", "Group size": 4}
+            if noted:
+                me, peer = PIPE["ranks"].index(rank), PIPE["ranks"].index(other)  # type: ignore[attr-defined]
+                note = f"nccl:{op} {me}{'->' if op == 'send' else '<-'}{peer}"
+                events.append({"ph": "X", "cat": "user_annotation", "name": note, "pid": 1, "tid": 1, "ts": at, "dur": 5})
+            else:
+                args["Dst Rank" if op == "send" else "Src Rank"] = other
+            events += nccl(at + 4, 3, 100 * s + i, launch=at + 1, **args)
+    path = make_trace(events, f"rank{rank}.json", distributedInfo={"rank": rank, "world_size": 16, "pg_config": [PIPE]})
+    return summarise(path, identity_from_trace(read_trace(path), path, job="j", rank=rank), SummarySettings(**settings))
+
+
+@pytest.mark.parametrize("noted", [False, True], ids=["arguments", "annotations"])
+@pytest.mark.parametrize("most", [128, 6])
+def test_a_send_and_its_receive_carry_one_key_at_both_ends(make_trace: MakeTrace, noted: bool, most: int) -> None:
+    """1F1B between two neighbours: the orders differ at the two ends, the k-th of a direction is the same transfer."""
+    up = [
+        ("recv", 2),
+        ("send", 10),
+        ("recv", 2),
+        ("send", 10),
+        ("recv", 10),
+        ("send", 2),
+        ("recv", 2),
+        ("send", 10),
+        ("recv", 10),
+    ]
+    down = [("recv", 6), ("send", 6), ("recv", 6), ("recv", 6), ("send", 6)]
+    ends = [pipeline_end(make_trace, r, ops, noted, max_slot_values=most) for r, ops in ((6, up), (10, down))]
+    pairs = [{c.name: c for c in end.communicators} for end in ends]
+    assert [sorted(p) for p in pairs] == [["9:2:6", "9:6:10"], ["9:6:10"]]
+    mine, other = pairs[0]["9:6:10"], pairs[1]["9:6:10"]
+    assert (mine.ranks, mine.size, mine.kind) == ("6,10", 2, "PIPELINE_MODEL_PARALLEL_GROUP")
+    for here, there in ((mine, other), (other, mine)):
+        sent = sorted(s.index for s in here.slots if s.op == "send")
+        assert sent == sorted(s.index for s in there.slots if s.op == "recv")
+        assert max(sent) == sum(1 for op, end in up if op == ("send" if here is mine else "recv") and end == 10) - 1
+    assert sum(s.count for s in mine.slots) == 2 * 5
+
+
+@pytest.mark.parametrize(
+    "end", [{}, {"Dst Rank": "x"}, {"Dst Rank": -1}, {"Dst Rank": 10**30}, {"Dst Rank": [1]}, {"Dst Rank": 1.5}]
+)
+def test_a_send_that_does_not_tell_its_other_end_stays_in_its_group(make_trace: MakeTrace, end: dict[str, Any]) -> None:
+    args = {"Collective name": "send", "Process Group Name": "9", "Group size": 4, **end}
+    found = summary_of(
+        make_trace([step(3, 0), *nccl(50, 3, 1, launch=40, **args)], distributedInfo={**INFO, "pg_config": [PIPE]})
+    )
+    assert [(c.name, c.size, [s.op for s in c.slots]) for c in found.communicators] == [("9", 4, ["send"])]
+
+
 def test_exposed_part_is_what_compute_does_not_hide(make_trace: MakeTrace) -> None:
     operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 20, "dur": 10}
     summary = summary_of(make_trace([step(3, 0), gloo(15, 20), operator], distributedInfo=INFO))
