@@ -24,6 +24,8 @@ FLOOR_FEW = 3.0
 """… and more in small roles, whose spread is known badly: times 1 + this / peers."""
 MIN_HEALTHY = 1 / 3
 """The faster cluster of a role counts as usual if it has at least this share of its workers."""
+SAME, CHANGED, MIN_SAME = 0.03, 0.05, 0.25
+"""A worker is as before within this share of its role's own time then; a role changed beyond this; so many must be as before."""
 GAP_SPREADS, GAP_SHARE = 6.0, 0.02
 """Two clusters lie apart by so many spreads of the faster one, and by this share of the own time."""
 FALSE_ALARMS = 1e-3
@@ -62,10 +64,12 @@ class OwnTime:
         return out
 
 
-def measure_own(frame: Frame, least_z: float) -> OwnTime:
+def measure_own(frame: Frame, least_z: float, past_own_us: dict[str, float] | None = None) -> OwnTime:
     """Own times of *frame* by step, compared within each role.
 
     :param least_z: no limit is below this.
+    :param past_own_us: class → its own time per step in a healthy profile: tells which part of a role is as usual, where there is
+        doubt.
     """
     steps, step_us = frame.step_table()
     wait = np.minimum(_exposed(frame, steps), step_us)
@@ -77,7 +81,10 @@ def measure_own(frame: Frame, least_z: float) -> OwnTime:
     limit = np.full(n, max(least_z, -NormalDist().inv_cdf(FALSE_ALARMS / max(n, 1))))
     for role in np.unique(frame.cls).tolist() if steps.size else []:
         rows = np.flatnonzero(frame.cls == role)
-        reference = _healthy(own[rows], [frame.hosts[row] for row in rows.tolist()])
+        then = (past_own_us or {}).get(frame.classes[role], 0.0)
+        reference = _as_before(own[rows], then)
+        if reference is None:
+            reference = _healthy(own[rows], [frame.hosts[row] for row in rows.tolist()])
         usual[rows] = np.median(own[rows][reference], axis=0)
         if rows.size < MIN_PEERS:
             continue
@@ -100,6 +107,20 @@ def few_samples(limit: float, freedom: int) -> float:
     """
     n = max(freedom, 1)
     return 1 + (limit**2 + 1) / (4 * n) + (5 * limit**4 + 16 * limit**2 + 3) / (96 * n**2)
+
+
+def _as_before(own: Floats, then_us: float) -> Bools | None:
+    """Peers that are as fast as their role was, where most of it is not; ``None`` if the past does not tell.
+
+    :param own: shape (peers, steps).
+    """
+    if then_us <= 0:
+        return None
+    level = np.median(own, axis=1)
+    same = np.abs(level - then_us) <= SAME * then_us
+    if float(np.median(level)) <= (1 + CHANGED) * then_us or int(same.sum()) < max(2, int(np.ceil(MIN_SAME * level.size))):
+        return None
+    return np.asarray(same)
 
 
 def _healthy(own: Floats, hosts: list[str]) -> Bools:

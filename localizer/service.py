@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
 import signal
 import socket
-import stat
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +20,7 @@ from eroica.bus.cloudevents import cloudevent_headers
 from eroica.bus.config import full_name, message_limit_bytes
 from eroica.bus.consumer import GroupConsumer, next_offsets, read_partitions
 from eroica.bus.dlq import DeadLetterLimit, dead_letter
+from eroica.bus.folders import own_folder
 from eroica.bus.message import Incoming
 from eroica.localizer.core import LocalizerCore
 from eroica.localizer.feedback import Listener, nothing_heard
@@ -192,9 +190,9 @@ def _instance(prefix: str) -> Iterator[str]:
     :raises UsageError: the locks cannot be made where nobody else can meddle with them.
     """
     safe = "".join(c if c.isalnum() else "-" for c in prefix)
-    folder = Path(tempfile.gettempdir()) / f"eroica-localize-{os.getuid()}"
+    folder = own_folder("eroica-localize")
     for number in range(MAX_INSTANCES):
-        with open(_own_file(folder, f"{safe}{number}.lock"), "w", encoding="ascii") as lock:
+        with open(_own_file(folder / f"{safe}{number}.lock"), "w", encoding="ascii") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -204,18 +202,14 @@ def _instance(prefix: str) -> Iterator[str]:
     raise BrokerError(f"{MAX_INSTANCES} localizers run on this host already", where=prefix, do="end some of them")
 
 
-def _own_file(folder: Path, name: str) -> int:
-    """Open a file for writing in a folder that is ours alone: under a shared temporary folder somebody else may have made it.
+def _own_file(path: Path) -> int:
+    """Open *path* for writing.
 
-    :raises UsageError: the folder or the file is a link or somebody else's, or cannot be made.
+    :raises UsageError: it is a link, or cannot be made.
     """
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & stat.S_IWOTH:
-            raise PermissionError(errno.EPERM, "it is not a folder of this user alone")
-        return os.open(folder / name, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageError(
-            f"the folder of locks cannot be used ({error.strerror})", where=str(folder), do="remove it, or set another TMPDIR"
+            f"the lock cannot be used ({error.strerror})", where=str(path), do="remove it, or set another TMPDIR"
         ) from error

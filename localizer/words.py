@@ -11,9 +11,18 @@ MAX_NAME = 100
 _CLASS_WORDS = {
     "worker": ("is slow", "are slow"),
     "host": ("is slow as its host is", "are slow, and are most of their host"),
+    "link": ("has a slow link", "have slow links"),
     "hang": ("stands elsewhere than the rest of the stuck job", "stand elsewhere than the rest of the stuck job"),
 }
 """Of one rank, of several."""
+_SHARED_WORDS = {
+    "fabric": "transfers are slow in many places",
+    "pipeline_stage": "the pipeline's stages have unequal work",
+    "data_imbalance": "the replicas have unequal work",
+    "software_pause": "the ranks pause",
+    "whole_job": "the job is slower than its own past",
+    "unknown": "what is slow is unknown",
+}
 
 
 def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judgement, leaf: Leaf | None = None) -> str:
@@ -23,20 +32,33 @@ def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judge
     covered = f"{frame.size or len(frame.stacks)} of {frame.expected.size} ranks"
     if status == "culprit_found":
         root = causes[0]
-        one = root.suspects.ranks.isdigit()
-        who = f"{'rank' if one else 'ranks'} {root.suspects.ranks[:MAX_NAME]}"
-        on = f" on {', '.join(root.suspects.hosts[:3])}" if root.suspects.hosts else ""
         doing = f" in {root.functions[0][:MAX_NAME]}" if root.functions else ""
         more = f"; {len(causes) - 1} more" if len(causes) > 1 else ""
-        single, several = _CLASS_WORDS.get(root.class_, (f"shows {root.class_}", f"show {root.class_}"))
-        word = single if one else several
         waits = "; the others wait" if judgement.waiters.size else ""
-        return f"{job}: {who}{on} {word}{doing}{known}{more}{waits} ({root.confidence:.0%} sure); {root.action.text}"
+        return f"{job}: {_who(root)}{doing}{known}{more}{waits} ({root.confidence:.0%} sure); {root.action.text}"
     if status == "shared_cause":
+        root = causes[0]
+        what = _SHARED_WORDS.get(root.class_, root.class_)
+        stages = f", stage {', '.join(str(s) for s in root.suspects.stages[:8])} most" if root.class_ == "pipeline_stage" else ""
+        doing = f" ({root.functions[0][:MAX_NAME]})" if root.functions else ""
         return (
-            f"{job}: no single place is at fault; {causes[0].class_.replace('_', ' ')}{known} ({causes[0].confidence:.0%} sure)"
+            f"{job}: no single place is at fault; {what}{stages}{doing}{known} ({root.confidence:.0%} sure); {root.action.text}"
         )
     if status == "insufficient_data":
         why = f": {judgement.notes[0][:300]}" if judgement.notes and not judgement.comparable else ""
         return f"{job}: cannot tell, {covered} answered{why}"
     return f"{job}: nobody is at fault as far as {covered} show"
+
+
+def _who(root: Cause) -> str:
+    """The suspects, and what is wrong with them: ranks where there are any, else links, else hosts."""
+    suspects = root.suspects
+    single, several = _CLASS_WORDS.get(root.class_, (f"shows {root.class_}", f"show {root.class_}"))
+    hosts = ", ".join(suspects.hosts[:3])[:MAX_NAME]
+    if suspects.ranks:
+        one = suspects.ranks.isdigit()
+        on = f" on {hosts}" if hosts else ""
+        return f"{'rank' if one else 'ranks'} {suspects.ranks[:MAX_NAME]}{on} {single if one else several}"
+    if suspects.links:
+        return f"the link {', '.join(suspects.links[:3])[:MAX_NAME]} is slow"
+    return f"{'host' if len(suspects.hosts) == 1 else 'hosts'} {hosts} {single if len(suspects.hosts) == 1 else several}"

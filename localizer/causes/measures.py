@@ -26,7 +26,7 @@ class Measures:
     @cached_property
     def own(self) -> OwnTime:
         """Own times by step."""
-        return measure_own(self.frame, self.settings.outlier_z)
+        return measure_own(self.frame, self.settings.outlier_z, self.past.own_us if self.past else None)
 
     @cached_property
     def model(self) -> StepModel:

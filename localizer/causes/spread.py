@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.own import MIN_PEERS
 from eroica.schemas.verdicts import CauseClass, Evidence
@@ -21,6 +21,10 @@ PAUSE_SHARE = 0.4
 """A pause explains a worker's lateness if its longest is at least this share of it."""
 EXPLAINED = 0.5
 """One kind of pause is the cause if it explains this share of the time lost."""
+CAUSES = frozenset({"gc", "alloc", "compile", "checkpoint", "loader"})
+"""Kinds of pauses that cost time of themselves; a host that synchronises with its device waits for what the device does."""
+WARM_UP = frozenset({"alloc", "compile"})
+"""What belongs to the first step of a job is no finding where it stays there."""
 COMPUTE = ("forward", "backward")
 LOADER_SHARE = 0.10
 """Loading on all ranks is worth a word from this share of the step on."""
@@ -60,18 +64,23 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
 
 def find_common_pauses(measures: Measures) -> list[Finding]:
     """Pauses that all ranks take alike: nobody is late, and everybody is slow."""
-    what, each = common_pause(measures.frame)
+    what, each = common_pause(measures)
     least = LOADER_SHARE if what == "loader" else measures.settings.min_effect
     return [pause_finding(measures, what, each)] if what and measures.share(each) >= least else []
 
 
-def common_pause(frame: Frame) -> tuple[str, float]:
+def common_pause(measures: Measures) -> tuple[str, float]:
     """The kind of pause that takes most of a step on the median rank, and how long, µs; loading only if nothing else is there."""
+    frame, own = measures.frame, measures.own.own_us
     steps = np.maximum(np.bincount(frame.step_row, minlength=frame.size), 1)
     total: dict[str, Floats] = {}
     for row, what, _, total_us, _ in frame.pauses:
-        total.setdefault(what, np.zeros(frame.size))[row] += total_us
+        if what in CAUSES:
+            total.setdefault(what, np.zeros(frame.size))[row] += total_us
     each = {what: float(np.median(column / steps)) for what, column in total.items()}
+    # What makes single steps longer than the others, if it is a warm-up, is taken off.
+    single = float(np.median(own.mean(axis=1) - np.median(own, axis=1))) if own.size else 0.0
+    each = {what: max(us - single, 0.0) if what in WARM_UP else us for what, us in each.items()}
     best = max(sorted(each), key=lambda what: (what != "loader" and each[what] > 0, each[what]), default="")
     return best, each.get(best, 0.0)
 
@@ -87,6 +96,8 @@ def _pause(measures: Measures, weight: Floats) -> tuple[str, float, Ints]:
     lost = weight.max(axis=1, initial=0.0)
     longest: dict[str, Floats] = {}
     for row, what, _, _, max_us in measures.frame.pauses:
+        if what not in CAUSES:
+            continue
         column = longest.setdefault(what, np.zeros(lost.size))
         column[row] = max(column[row], max_us)
     explained: dict[str, set[int]] = {}

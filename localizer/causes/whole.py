@@ -35,7 +35,7 @@ def find_whole(measures: Measures) -> list[Finding]:
         return []
     if bool((roles < 0.5 * least).any()):
         return _one_host(measures, usual - then, growth, least)
-    what, paused = common_pause(frame)
+    what, paused = common_pause(measures)
     if paused >= PAUSE_SHARE * growth:
         return [pause_finding(measures, what, paused)]
     grown = _grown(measures, growth)

@@ -45,15 +45,13 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     notes = [*_partial(waiting.partial.size), *_before(blame), *_small_roles(frame)]
     slow = slow_rows(measures)
     stages, stage_notes = find_stages(measures)
-    found = [
-        *find_slow(measures, slow),
-        *find_links(measures),
-        *find_spread(measures, slow),
-        *find_common_pauses(measures),
-        *stages,
-    ]
-    if not found:
-        found = find_whole(measures)
+    found = [*find_slow(measures, slow), *find_links(measures), *find_spread(measures, slow), *stages]
+    # What all ranks do alike makes nobody wait: it counts where nothing else does.
+    common = find_common_pauses(measures)
+    if found:
+        notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a step in {f.functions[0]}" for f in common]
+    else:
+        found = common or find_whole(measures)
     findings = _ranked(measures, found, slow)
     notes += stage_notes
     own = measures.own
