@@ -22,9 +22,6 @@ AGAIN_S = 600.0
 HANG_S = 10.0
 MAX_FAILURES = 20
 """In a row; then the source rests."""
-OUR_MISTAKES = (ArithmeticError, LookupError, TypeError, AttributeError, ValueError, OSError, RuntimeError)
-"""What a driver's binding or a page in another shape may raise."""
-
 MakeSource = Callable[[], Source]
 
 
@@ -39,13 +36,13 @@ class Sampled:
         self._pids: frozenset[int] = frozenset()
         self._until = 0.0
         self._busy_since = 0.0
-        self._go, self._soon, self._closed = threading.Event(), threading.Event(), False
+        self._go, self._soon, self._closed = threading.Event(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
 
     def want(self, pids: frozenset[int]) -> None:
         """Sample for the next :data:`WANTED_S`. Never blocks."""
-        if self._closed:
+        if self._closed.is_set():
             return
         self._pids = pids
         self._until = time.monotonic() + WANTED_S
@@ -63,7 +60,7 @@ class Sampled:
 
     def close(self) -> None:
         """End the thread; one that hangs ends with the process."""
-        self._closed = True
+        self._closed.set()
         self._go.set()
         self._soon.set()
 
@@ -87,9 +84,9 @@ class Sampled:
 
     def _run(self) -> None:
         in_a_row = 0
-        while not self._closed:
+        while not self._closed.is_set():
             self._go.wait()
-            if self._closed:
+            if self._closed.is_set():
                 return
             if time.monotonic() >= self._until:
                 self._go.clear()
@@ -99,7 +96,7 @@ class Sampled:
             try:
                 rest_s = self._sample(self._pids)
                 in_a_row = 0
-            except OUR_MISTAKES as error:
+            except Exception as error:  # noqa: BLE001 - whatever a driver, its binding or a page does: the thread goes on
                 self.failures += 1
                 in_a_row += 1
                 self._say("failed", f"could not be read ({type(error).__name__}: {error})"[:300])
@@ -115,7 +112,7 @@ class Sampled:
 
     def _rest(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while not self._closed and (left := end - time.monotonic()) > 0:
+        while not self._closed.is_set() and (left := end - time.monotonic()) > 0:
             self._soon.wait(left)
             self._soon.clear()
 

@@ -34,8 +34,8 @@ def with_levels(functions: Sequence[FunctionPattern], series: Sequence[SampleSer
         value = np.array(one.value[:MAX_SAMPLES], np.float64)
         value = value[np.isfinite(value) & (value >= 0)]
         if one.resource in _CATEGORY_OF and value.size >= 2:
-            level = (one.resource, round(float(value.mean()), 4), round(float(value.std()), 4), int(value.size))
-            levels[_CATEGORY_OF[one.resource]] = level
+            mean, deviation = round(float(value.mean()), 4), round(float(value.std()), 4)
+            levels[_CATEGORY_OF[one.resource]] = (one.resource, mean, deviation, int(value.size))
     out, used = list[FunctionPattern](), set[str]()
     for function in functions:
         level = levels.get(function.category)
