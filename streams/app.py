@@ -8,13 +8,13 @@ docs/detection.md, "The shell").
 from __future__ import annotations
 
 import ssl
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import faust
 
 from eroica.bus.config import SESSION_TIMEOUT_MS, full_name
+from eroica.bus.folders import own_folder
 from eroica.schemas.errors import UsageError
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.topics import TOPICS
@@ -31,8 +31,8 @@ BUFFERED_MESSAGES = 4_096
 def faust_app(settings: KafkaSettings, group: str, workdir: Path | None = None) -> faust.App:
     """An application whose consumer group is *group* (prefixed as the topics are).
 
-    :param workdir: for the little that Faust keeps on disk; a temporary folder by default.
-    :raises UsageError: a security setting that Faust's client does not know.
+    :param workdir: for the little that Faust keeps on disk; a folder of the user's own under the temporary one by default.
+    :raises UsageError: a security setting that Faust's client does not know, or no such folder can be had.
     """
     session_s = float(settings.extra.get("session.timeout.ms", SESSION_TIMEOUT_MS)) / 1_000
     return faust.App(
@@ -56,7 +56,7 @@ def faust_app(settings: KafkaSettings, group: str, workdir: Path | None = None) 
         topic_disable_leader=True,
         worker_redirect_stdouts=False,
         web_enabled=False,
-        datadir=str(workdir or Path(tempfile.gettempdir()) / f"eroica-{group}"),
+        datadir=str(workdir or own_folder(f"eroica-{group}")),
         autodiscover=False,
     )
 

@@ -34,6 +34,11 @@ class StepGrid:
         self.end = 0
         """One past the highest step with a value."""
 
+    @property
+    def cells(self) -> int:
+        """What it holds, in cells of 8 bytes."""
+        return int(self._cells.size)
+
     def put(self, row: int, first_step: int, values: Int64) -> tuple[int, int]:
         """Take in the same consecutive steps of neighbouring ranks.
 

@@ -9,10 +9,11 @@ ends without a commit.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -102,6 +103,14 @@ class Hop(Generic[C]):
     def ready(self) -> bool:
         """Whether partitions were assigned and all of them have their state."""
         return self.assigned_count >= 0 and all(slot.ready.is_set() for slot in self.slots.values())
+
+    def counted(self) -> dict[str, int]:
+        """What the cores of this process counted besides their outputs (held back, late, forgotten …), without zeros."""
+        total: Counter[str] = Counter()
+        for slot in self.slots.values():
+            counters = getattr(slot.core, "counters", None)
+            total.update(dataclasses.asdict(counters) if counters is not None else {})
+        return {name: count for name, count in sorted(total.items()) if count}
 
     def assign(self, partitions: set[int]) -> None:
         """The partitions of this topic that are ours now, all of them. Returns at once; events wait for their

@@ -24,6 +24,8 @@ from eroica.topology.jobview import JobView
 
 MAX_RUNS = 4_096
 """Launches of all jobs that one partition may hold; beyond, the one unheard for longest is forgotten."""
+MAX_HELD = 2_000_000
+"""Shards and waiting steps of all launches, each some 300 bytes; beyond, the launch unheard for longest is forgotten."""
 MAX_SHARDS_PER_JOB = 16_384
 """A job of more shards is refused."""
 PROFILE_TAIL_STEPS = 3
@@ -55,6 +57,7 @@ class JobCore:
         self._settings = settings
         self._runs: OrderedDict[tuple[str, str], _Run] = OrderedDict()
         self._views: dict[str, JobView] = {}
+        self._held = 0
         self.counters = JobCounters()
 
     def feed(self, partial: StepPartial) -> list[Output]:
@@ -67,13 +70,21 @@ class JobCore:
         _check(partial, run)
         if run is None:
             run = self._runs[key] = _Run(partial, self._settings, self.counters)
-            if len(self._runs) > MAX_RUNS:
-                (job, _), _ = self._runs.popitem(last=False)
-                self._views.pop(job, None)
-                self.counters.forgotten += 1
+        else:
+            self._held -= run.held
         self._runs.move_to_end(key)
         requests = run.feed(partial, self._views.get(partial.job))
+        self._held += run.held
+        while len(self._runs) > MAX_RUNS or (self._held > MAX_HELD and len(self._runs) > 1):
+            self._forget_oldest()
         return [Output(key=message_key(r.job), message=r, event_time_us=r.issued_at_us) for r in requests]
+
+    def _forget_oldest(self) -> None:
+        (job, _), run = self._runs.popitem(last=False)
+        self._held -= run.held
+        if job in self._views and all(other != job for other, _ in self._runs):
+            self._views.pop(job, None)
+        self.counters.forgotten += 1
 
     def feed_job(self, view: JobView) -> None:
         """What is known of a job now: its comparison classes go into the requests that follow."""
@@ -125,6 +136,11 @@ class _Run:
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._issued: deque[_Issued] = deque(maxlen=REQUESTS_REMEMBERED)
         self._innocent: deque[tuple[int, int]] = deque(maxlen=REQUESTS_REMEMBERED)
+
+    @property
+    def held(self) -> int:
+        """What memory goes by: see :data:`MAX_HELD`."""
+        return self._merge.held
 
     def feed(self, partial: StepPartial, view: JobView | None) -> list[ProfileRequest]:
         requests: list[ProfileRequest] = []

@@ -79,6 +79,12 @@ class KnownJobs:
                 builder = self._builders.setdefault(announcement.job, JobViewBuilder())
                 if builder.feed(announcement):
                     changed.add(announcement.job)
+        if changed or len(rows) < len(self._seen):
+            # Names come from the network: what is no longer on the topic is not kept.
+            alive = {announcement.job for announcement in rows.values()}
+            for job in self._builders.keys() - alive:
+                for table in (self._builders, self._views, self._complaints):
+                    table.pop(job, None)  # type: ignore[attr-defined]
         self._seen = dict(rows)
         for job in sorted(changed):
             try:

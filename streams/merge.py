@@ -70,6 +70,8 @@ class ShardMerge:
         self._clock = EventClock(self.now_us, self._silence_us // 2, count)
         self._shards = [_Shard(heard_us=self.now_us) for _ in range(count)]
         self._next = -1
+        self.held = count
+        """Shards, and their steps that wait for other shards: what memory goes by."""
 
     def feed(self, partial: StepPartial) -> list[JobStep]:
         """Take in a partial of a valid shard; returns the steps that are whole now, ascending."""
@@ -80,6 +82,7 @@ class ShardMerge:
             step = partial.first_step + i
             if step >= self._next and step not in pending and len(pending) < MAX_PENDING:
                 pending[step] = (count, mean, partial.max_us[i], partial.max_rank[i], at_us)
+                self.held += 1
         if partial.count:
             shard.closed = max(shard.closed, partial.first_step + len(partial.count) - 1)
         shard.marked.update(step for step in partial.marked if step >= self._next)
@@ -157,6 +160,7 @@ class ShardMerge:
             part = shard.pending.pop(step, None)
             if part is None:
                 continue
+            self.held -= 1
             count, mean, high, rank, at_us = part
             ranks += count
             total += count * mean

@@ -24,6 +24,8 @@ MAX_RANKS_PER_SHARD = 65_536
 """A larger shard is refused: its matrix would not fit beside others."""
 MAX_SHARDS = 2_048
 """Shards (of all jobs and launches) one partition may hold; beyond, the one unheard for longest is forgotten."""
+MAX_HELD_CELLS = 134_217_728
+"""Cells (ranks × open steps) of all shards of a partition, 1 GiB; beyond, the shard unheard for longest is forgotten."""
 MAX_DURATION_US = 2**53
 """Longest iteration accepted (285 years): what a double still counts exactly."""
 LIFE_US = 2_000_000
@@ -56,6 +58,7 @@ class ShardCore:
     def __init__(self, settings: DetectSettings) -> None:
         self._settings = settings
         self._shards: OrderedDict[tuple[str, str, int], _Shard] = OrderedDict()
+        self._held = 0
         self.counters = ShardCounters()
 
     def feed(self, batch: IterationBatch) -> list[Output]:
@@ -69,13 +72,16 @@ class ShardCore:
         if shard is None:
             shard = _Shard(batch, self._settings)
         blocks = shard.check(batch)
-        if key not in self._shards:
-            self._shards[key] = shard
-            if len(self._shards) > MAX_SHARDS:
-                self._shards.popitem(last=False)
-                self.counters.forgotten += 1
+        if key in self._shards:
+            self._held -= shard.cells
+        self._shards[key] = shard
         self._shards.move_to_end(key)
         late, ahead = shard.take(batch, blocks)
+        self._held += shard.cells
+        while len(self._shards) > MAX_SHARDS or (self._held > MAX_HELD_CELLS and len(self._shards) > 1):
+            _, oldest = self._shards.popitem(last=False)
+            self._held -= oldest.cells
+            self.counters.forgotten += 1
         self.counters.late += late
         self.counters.ahead += ahead
         return [Output(key=message_key(batch.job), message=p, event_time_us=p.event_time_us) for p in shard.partials()]
@@ -128,6 +134,11 @@ class _Shard:
         self._marks: set[int] = set()
         self._told_us = batch.sent_at_us
         self._told_ended = False
+
+    @property
+    def cells(self) -> int:
+        """What it holds, in cells of 8 bytes."""
+        return self._grid.cells
 
     def check(self, batch: IterationBatch) -> list[_Block]:
         """Refuse what could not be true before any of it is taken in; returns the durations in blocks."""

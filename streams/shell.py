@@ -88,4 +88,5 @@ class Shell:
     def report(self) -> None:
         """One line of what was done so far."""
         read = " ".join(f"{hop.topic}={hop.messages}" for hop in self._hops)
-        _log.info("%s: read %s sent=%d dead_letters=%d", self.stage, read, self.outbox.sent, self.outbox.dead_letters)
+        odd = "".join(f" {hop.topic}.{name}={count}" for hop in self._hops for name, count in hop.counted().items())
+        _log.info("%s: read %s sent=%d dead_letters=%d%s", self.stage, read, self.outbox.sent, self.outbox.dead_letters, odd)

@@ -54,16 +54,17 @@ class Directory:
             )
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = path.stat()
+            found, link = path.stat(), path.lstat()
             self._lock = os.open(path / "agent.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise UsageError(
                 f"the runtime directory cannot be used ({error.strerror})", where=str(path), do="mend it, or give another"
             ) from error
-        if found.st_uid not in (0, os.getuid()) or found.st_mode & stat.S_IWOTH:
+        # A link of somebody else's would lead the agent's files wherever they like.
+        if {found.st_uid, link.st_uid} - {0, os.getuid()} or found.st_mode & stat.S_IWOTH:
             os.close(self._lock)
             raise UsageError(
-                "the runtime directory belongs to somebody else or everybody may write there",
+                "the runtime directory, or the link to it, belongs to somebody else or everybody may write there",
                 where=str(path),
                 do="use a directory of your own with mode 0700",
             )

@@ -81,6 +81,17 @@ def test_a_directory_that_will_not_do_is_one_clear_error(tmp_path: Path, kind: s
         Directory(path)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link to somebody else")
+def test_a_link_that_somebody_else_laid_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir(mode=0o700)
+    link = tmp_path / "run"
+    link.symlink_to(tmp_path / "precious")
+    Directory(link).release()
+    os.chown(link, 12_345, 12_345, follow_symlinks=False)
+    with pytest.raises(UsageError, match="the link to it, belongs to somebody else"):
+        Directory(link)
+
+
 def test_a_process_is_known_by_its_start_time_and_an_unseen_one_by_its_socket() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     listening = {2**22 + 7}

@@ -329,3 +329,19 @@ def test_the_only_clock_is_believed_and_may_be_set_back() -> None:
     assert len(requests_of(core, run_of(HEALTHY + [300_000] * 20, at=T0 + YEAR))) == 1
     later = requests_of(core, run_of([300_000] * 600, start=220, at=T0 + 40 * SECOND))
     assert len(later) == 2 and all(r.issued_at_us < T0 + YEAR // 2 for r in later)
+
+
+def test_a_flood_of_run_ids_is_held_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By number, and by what waits in them; a job that goes on speaking is kept, with what is known of it."""
+    for bound, value in (("MAX_RUNS", 20), ("MAX_HELD", 5_000)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"eroica.streams.job.{bound}", value)
+            core = JobCore(SMALL)
+            core.feed_job(view(4))
+            found = []
+            for i, one in enumerate(run_of(HEALTHY + SLOW)):
+                core.feed(partial(0, [100.0] * 300, run=f"x{i}", job=f"x{i}", world=800))
+                found += requests_of(core, [one])
+            assert [sorted(r.classes.values()) for r in found] == [["0,2", "1,3"]]
+            assert core.counters.forgotten >= 9
+            assert core.jobs().count("j") == 1 and len(core.jobs()) <= 21

@@ -220,3 +220,17 @@ def test_repetition_and_reordering_within_the_grace_change_no_step(
     detect = DetectSettings()
     plain = steps_of(feed_all(ShardCore(detect), [*ordered, *closing]))
     assert steps_of(feed_all(ShardCore(detect), [*mixed, *closing])) == plain
+
+
+def test_a_flood_of_run_ids_is_held_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By number, and by what their ranks take; who goes on speaking is kept."""
+    for bound, value in (("MAX_SHARDS", 50), ("MAX_HELD_CELLS", 64 * 1_000 * 20)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"eroica.streams.shard.{bound}", value)
+            core = ShardCore(DetectSettings())
+            for i in range(300):
+                core.feed(batch([iterations(0, 0, [10])], run=f"x{i}", world=1_000, per_shard=1_000))
+                told = feed_all(core, [batch([iterations(r, i, [10]) for r in range(4)], at=T0 + i)])
+                assert steps_of(told) == {i: (4, 10.0, 10, 0)}
+            assert core.counters.forgotten >= 240
+            assert len(core._shards) <= 50
