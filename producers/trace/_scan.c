@@ -570,17 +570,19 @@ static PyObject *finished(Scanner *self, size_t rows, Py_ssize_t position, PyObj
     return result;
 }
 
-static PyObject *scan_run(Scanner *self, const char *data, Py_ssize_t size, Py_ssize_t from, int closed, const Asked *asked, long wordy) {
-    const char *end = data + size, *p = skip_space(data + from);
-    char final = closed ? ']' : 0;
+/* To data + stop, where an event ends, or to the bracket that closes the list (stop < 0). */
+static PyObject *scan_run(Scanner *self, const char *data, Py_ssize_t size, Py_ssize_t from, Py_ssize_t stop, const Asked *asked,
+                          long wordy) {
+    const char *end = data + size, *p = skip_space(data + from), *last = stop < 0 ? end : data + stop;
     size_t rows = 0;
+    int closed = stop < 0, over = closed ? *p == ']' : p >= last;
     PyObject *speaking = PyList_New(0);
     if (!speaking) return NULL;
-    if (*p != final) {
+    if (!over) {
         for (;;) {
             Event event;
             int speaks = 0;
-            if (!(p = read_event(p, end, &event))) goto refused;
+            if (!(p = read_event(p, end, &event)) || p > last) goto refused;
             if (KEY_IS(event.phase, "X")) {
                 if (!add_event(self, rows, &event, asked, wordy, &speaks)) goto failed;
                 if (speaks) {
@@ -592,12 +594,12 @@ static PyObject *scan_run(Scanner *self, const char *data, Py_ssize_t size, Py_s
                 rows++;
             }
             p = skip_space(p);
-            if (*p != ',') break;
+            if (p >= last || *p != ',') break;
             p = skip_space(p + 1);
         }
     }
-    /* A NUL within the data is not its end. */
-    if (*p != final || (!closed && p != end)) goto refused;
+    /* White space may lead beyond the end of the run; an event may not. */
+    if (closed ? *p != ']' : p < last) goto refused;
     PyObject *result = finished(self, rows, p - data, speaking);
     Py_DECREF(speaking);
     return result;
@@ -610,8 +612,8 @@ failed:
 }
 
 PyDoc_STRVAR(scan_doc,
-"scan(data, start, closed, wordy, names, categories, threads, streams)\n--\n\n"
-"Read the events of *data* from *start* on: to the end, or, if *closed*, to the bracket that closes their list.\n\n"
+"scan(data, start, stop, wordy, names, categories, threads, streams)\n--\n\n"
+"Read the events of *data* from *start* on: to *stop*, or, if that is -1, to the bracket that closes their list.\n\n"
 "*wordy* is a mask of the categories whose arguments are used. The last four are asked for the number of a text as written,\n"
 "once for each; a thread is its pid and tid with a NUL between. Returns (position, rows, columns, speaking), or None if the run is\n"
 "refused; columns are bytes in native order: name i4, category i1, start f8, duration f8, thread i4, stream i4, correlation i8,\n"
@@ -620,17 +622,16 @@ PyDoc_STRVAR(scan_doc,
 static PyObject *scanner_scan(PyObject *object, PyObject *args) {
     Scanner *self = (Scanner *)object;
     PyObject *data;
-    Py_ssize_t start, size;
-    int closed;
+    Py_ssize_t start, stop, size;
     long wordy;
     char *text;
     Asked asked;
-    if (!PyArg_ParseTuple(args, "SnplOOOO:scan", &data, &start, &closed, &wordy, &asked.names, &asked.categories, &asked.threads,
+    if (!PyArg_ParseTuple(args, "SnnlOOOO:scan", &data, &start, &stop, &wordy, &asked.names, &asked.categories, &asked.threads,
                           &asked.streams) ||
         PyBytes_AsStringAndSize(data, &text, &size) < 0)
         return NULL;
-    if (start < 0 || start > size) {
-        PyErr_SetString(PyExc_ValueError, "start lies outside of the data");
+    if (start < 0 || start > size || stop < -1 || stop > size) {
+        PyErr_SetString(PyExc_ValueError, "start or stop lies outside of the data");
         return NULL;
     }
     if (self->busy) {
@@ -638,7 +639,7 @@ static PyObject *scanner_scan(PyObject *object, PyObject *args) {
         return NULL;
     }
     self->busy = 1;
-    PyObject *result = scan_run(self, text, size, start, closed, &asked, wordy);
+    PyObject *result = scan_run(self, text, size, start, stop, &asked, wordy);
     self->busy = 0;
     return result;
 }

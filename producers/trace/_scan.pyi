@@ -5,7 +5,7 @@ class Scanner:
         self,
         data: bytes,
         start: int,
-        closed: bool,
+        stop: int,
         wordy: int,
         names: Callable[[bytes], int],
         categories: Callable[[bytes], int],

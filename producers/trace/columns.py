@@ -187,16 +187,17 @@ class ColumnBuilder:
                 self._comm[self._count + i] = _comm_args(arg)
         self._count += n
 
-    def scan(self, data: bytes, start: int = 0, closed: Callable[[bytes], bool] | None = None) -> bool:
-        """Take the events of *data* from *start* on, separated by commas, as text.
+    def scan(self, data: bytes, start: int, stop: int, closed: Callable[[bytes], bool] | None = None) -> bool:
+        """Take the events of ``data[start:stop]``, separated by commas, as text.
 
-        :param closed: the events end with the bracket of their list; this is asked whether what stands behind it is sound.
+        :param closed: the events end with the bracket of their list instead, wherever that is; this is asked whether what stands
+            behind it is sound.
         :returns: False if the scanner is absent or refuses them, or *closed* does; then nothing was taken.
         """
         if self._scanner is None:
             return False
         marks = self._scanner.marks()
-        run = self._scanner.scan(data, start, closed is not None)
+        run = self._scanner.scan(data, start, stop if closed is None else -1)
         if run is None:
             return False
         if closed is not None and not closed(data[run.position + 1 :]):

@@ -62,13 +62,13 @@ class RunScanner:
         self._wordy = sum(1 << category for category in wordy)
         self._asked: tuple[Callable[[bytes], int], ...] = (self._name, self._category, self._thread, self._stream)
 
-    def scan(self, data: bytes, start: int, closed: bool) -> Run | None:
-        """Read the events of *data* from *start*: to the end, or, if *closed*, to the bracket that closes their list.
+    def scan(self, data: bytes, start: int, stop: int) -> Run | None:
+        """Read the events of *data* from *start*: to *stop*, or, if that is -1, to the bracket that closes their list.
 
         :returns: None if the run is refused; then nothing has changed.
         """
         marks = [len(table) for table in self._open()]
-        found = self._scanner.scan(data, start, closed, self._wordy, *self._asked)
+        found = self._scanner.scan(data, start, stop, self._wordy, *self._asked)
         if found is None:
             self.undo(marks)
             return None

@@ -40,7 +40,7 @@ def build_tree(start: Floats, end: Floats) -> CallTree:
     :param start: ascending; among equal starts the longer event comes first.
     """
     end = end.copy()
-    depth, parent = _nest(start, end)
+    depth, parent, ended = _nest(start, end)
     for _ in range(_MAX_MENDING_ROUNDS):
         child = np.flatnonzero((parent >= 0) & (end > end[np.maximum(parent, 0)]))
         if child.size == 0:
@@ -54,8 +54,8 @@ def build_tree(start: Floats, end: Floats) -> CallTree:
         np.minimum.at(end, above[sibling], start[child[sibling]])
         end[child[cut_child]] = np.minimum(end[child[cut_child]], end[above[cut_child]])
         end = np.maximum(end, start)
-        depth, parent = _nest(start, end)
-    event, low, high = _segments(start, end, parent)
+        depth, parent, ended = _nest(start, end)
+    event, low, high = _segments(start, end, parent, ended)
     return CallTree(start, end, parent, depth, event, low, high)
 
 
@@ -94,8 +94,10 @@ def _levels(depth: Ints) -> list[Ints]:
     return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
 
 
-def _nest(start: Floats, end: Floats) -> tuple[Ints, Ints]:
-    """Depth and parent of each event: an event's parent is the last one a level above that began before it."""
+def _nest(start: Floats, end: Floats) -> tuple[Ints, Ints, Ints]:
+    """Depth and parent of each event: an event's parent is the last one a level above that began before it; and, per event that
+    has a duration, how many have ended when it begins.
+    """
     n = start.size
     real = np.flatnonzero(end > start)
     depth = np.zeros(n, np.int64)
@@ -109,18 +111,20 @@ def _nest(start: Floats, end: Floats) -> tuple[Ints, Ints]:
         if upper is not None:
             k = np.searchsorted(upper, level) - 1
             parent[level] = np.where(k >= 0, upper[np.maximum(k, 0)], -1)
-    return depth, parent
+    return depth, parent, ended
 
 
-def _segments(start: Floats, end: Floats, parent: Ints) -> tuple[Ints, Floats, Floats]:
+def _segments(start: Floats, end: Floats, parent: Ints, ended: Ints) -> tuple[Ints, Floats, Floats]:
     """Cut the time axis at every start and end; between two cuts the leaf is the event that began last and has not ended."""
     real = np.flatnonzero(end > start)
     if real.size == 0:
         return np.empty(0, np.int64), np.empty(0), np.empty(0)
     # Both lists are merged in order; at one moment ends come before starts, and of equal ends the inner (later begun) one first.
     ending = real[::-1][np.argsort(end[real[::-1]], kind="stable")]
-    at_end = np.arange(real.size) + np.searchsorted(start[real], end[ending], "left")
-    at_start = np.arange(real.size) + np.searchsorted(end[ending], start[real], "right")
+    at_start = np.arange(real.size) + ended
+    free = np.ones(2 * real.size, np.bool_)
+    free[at_start] = False
+    at_end = np.flatnonzero(free)
     time, leaf_after = np.empty(2 * real.size), np.empty(2 * real.size, np.int64)
     time[at_end], time[at_start] = end[ending], start[real]
     leaf_after[at_end], leaf_after[at_start] = parent[ending], real

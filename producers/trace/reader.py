@@ -85,8 +85,11 @@ class _Reader:
             if cut is None or not (self.started or self._has_head(buffer[: cut[0]])):
                 self._bounded(buffer)
                 continue
-            piece, rest = buffer[: cut[0]], buffer[cut[1] :]
-            buffer = b""
+            rest = buffer[cut[1] :]
+            if self.started and self.builder.scan(buffer, 0, cut[0]):
+                buffer = rest
+                continue
+            piece, buffer = buffer[: cut[0]], b""
             unfinished = self._piece(piece)
             buffer = unfinished + b"," + rest if unfinished else rest
         self._last(buffer)
@@ -105,7 +108,7 @@ class _Reader:
         if not self.started:
             self._open(piece)
             if not self.bare:
-                if (meta := self._headed(piece)) is not None and self.builder.scan(piece, meta[1]):
+                if (meta := self._headed(piece)) is not None and self.builder.scan(piece, meta[1], len(piece)):
                     self.started = True
                     self.meta.update(meta[0])
                     return b""
@@ -116,8 +119,8 @@ class _Reader:
                 self._take(document)
                 return b""
             piece = self._without_head(piece)
-        if self.builder.scan(piece):
-            return b""
+            if self.builder.scan(piece, 0, len(piece)):
+                return b""
         try:
             events = EVENTS.decode(b"[" + piece + b"]")
         except JSON_ERRORS:
@@ -181,7 +184,7 @@ class _Reader:
             meta.update(meta_of(document))
             return document.traceEvents is None
 
-        if not self.builder.scan(rest, start, closed):
+        if not self.builder.scan(rest, start, -1, closed):
             return False
         self.meta.update(meta)
         return True

@@ -105,7 +105,8 @@ def test_real_traces(real_trace: Find, place: str) -> None:
 )
 def test_what_the_scanner_takes_and_what_it_leaves(tmp_path: Path, event: str | bytes, by_the_scanner: bool) -> None:
     raw = event.encode() if isinstance(event, str) else event
-    assert ColumnBuilder(compiled=True).scan(raw) is by_the_scanner
+    assert ColumnBuilder(compiled=True).scan(raw, 0, len(raw)) is by_the_scanner
+    assert ColumnBuilder(compiled=True).scan(b"[" + raw + b', {"ph":"X"}', 1, len(raw) + 1) is by_the_scanner
     before = b'{"ph":"X","cat":"cpu_op","name":"before","ts":1,"dur":1},'
     for text in (b"[" + raw + b"]", b'{"traceEvents": [' + before + raw + b'], "distributedInfo": {"rank": 3}}'):
         path = tmp_path / "t.json"
@@ -123,22 +124,34 @@ def test_numbers_are_the_nearest_doubles(tmp_path: Path) -> None:
     ]
     texts += [repr(dice.uniform(-1e18, 1e18)) for _ in range(500)]
     builder = ColumnBuilder(compiled=True)
-    assert builder.scan(",".join(f'{{"ph":"X","cat":"kernel","args":{{"bytes":{t}}}}}' for t in texts).encode())
+    raw = ",".join(f'{{"ph":"X","cat":"kernel","args":{{"bytes":{t}}}}}' for t in texts).encode()
+    assert builder.scan(raw, 0, len(raw))
     path = tmp_path / "t.json"
-    path.write_bytes(b"[" + ",".join(f'{{"ph":"X","cat":"kernel","args":{{"bytes":{t}}}}}' for t in texts).encode() + b"]")
+    path.write_bytes(b"[" + raw + b"]")
     assert read_trace(path).bytes.tolist() == [float(t) for t in texts]
 
 
 def test_a_refused_run_leaves_nothing_behind() -> None:
     builder = ColumnBuilder(compiled=True)
-    assert builder.scan(b'{"ph":"X","name":"a","ts":1,"dur":1}')
-    assert not builder.scan(b'{"ph":"X","name":"b","tid":9,"ts":2,"dur":1},{"ph":"X","name":"c","ts":NaN}')
-    assert not builder.scan(b'{"ph":"X","name":"d","ts":2,"dur":1}]', 0, lambda _behind: False)
-    assert builder.scan(b'{"ph":"X","name":"e","ts":3,"dur":1}], "x": 1}', 0, lambda behind: behind == b', "x": 1}')
+
+    def scan(raw: bytes) -> bool:
+        return builder.scan(raw, 0, len(raw))
+
+    assert scan(b'{"ph":"X","name":"a","ts":1,"dur":1}')
+    assert not scan(b'{"ph":"X","name":"b","tid":9,"ts":2,"dur":1},{"ph":"X","name":"c","ts":NaN}')
+    assert not builder.scan(b'{"ph":"X","name":"d","ts":2,"dur":1}]', 0, -1, lambda _behind: False)
+    assert builder.scan(b'{"ph":"X","name":"e","ts":3,"dur":1}], "x": 1}', 0, -1, lambda behind: behind == b', "x": 1}')
     trace = builder.build({})
     assert [trace.names[n] for n in trace.name] == ["a", "e"]
     assert trace.names == ("a", "e")
     assert trace.threads == (("0", "0"),)
+
+
+def test_a_run_ends_where_it_is_said_to() -> None:
+    raw = b'  {"ph":"X","ts":1} , {"ph":"X","ts":2} '
+    ends = {stop for stop in range(len(raw) + 1) if ColumnBuilder(compiled=True).scan(raw, 0, stop)}
+    one, two = raw.index(b"}") + 1, raw.rindex(b"}") + 1
+    assert ends == {0, 1, 2, one, one + 1, two, two + 1}
 
 
 @pytest.mark.parametrize(
