@@ -130,17 +130,16 @@ class Channels:
 
     def _channel(self, axis: str, peer: int, ops: list[int], steps: int, max_values: int) -> Channel:
         traffic = self._work.traffic
-        # Both ends number a transfer alike: by the number of its send, which stands before its receive.
-        order = sorted(ops, key=lambda op: op - (traffic[op].op == "recv"))
-        every = -(-len(order) * steps // max_values) if len(order) * steps > max_values else 1
-        last = len(order) - 1
-        return Channel(
-            axis,
-            peer,
-            tuple(
-                Place(op, traffic[op].op, i, traffic[op].bytes, kept=i % every == 0 or i == last) for i, op in enumerate(order)
-            ),
-        )
+        every = -(-len(ops) * steps // max_values) if len(ops) * steps > max_values else 1
+        places: list[Place] = []
+        for way in ("send", "recv") if axis == "pp" else ("",):
+            # Between two ranks each direction is numbered by itself, by its sends, which stand before their receives.
+            mine = sorted((op for op in ops if way in ("", traffic[op].op)), key=lambda op: op - (traffic[op].op == "recv"))
+            last = len(mine) - 1
+            places += [
+                Place(op, traffic[op].op, i, traffic[op].bytes, kept=i % every == 0 or i == last) for i, op in enumerate(mine)
+            ]
+        return Channel(axis, peer, tuple(places))
 
 
 def _listed(members: RankArray) -> str:

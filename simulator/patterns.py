@@ -39,6 +39,7 @@ class FunctionRows:
     count: list[int]
     table: list[list[float]]
     """Rows: beta, mu, sigma, total, exclusive, mean, p50, p90, p99, max, var."""
+    total_us: FloatArray
 
     def pattern(self, i: int, stacks: dict[str, int]) -> FunctionPattern | None:
         """The pattern of rank number *i*; ``None`` where the function holds too little of the window to be told."""
@@ -128,7 +129,9 @@ class Patterns:
             ],
             axis=1,
         )
-        return FunctionRows(function.name, function.category, function.stack, resource, [calls] * ranks.size, table.tolist())
+        return FunctionRows(
+            function.name, function.category, function.stack, resource, [calls] * ranks.size, table.tolist(), total
+        )
 
     def _utilisation(self, function: Function, ranks: RankArray, ks: RankArray) -> tuple[FloatArray, FloatArray, str]:
         ones = np.ones(ranks.size)
@@ -198,7 +201,7 @@ class Patterns:
         variance = np.where(mask, (duration - mean[None, :, None]) ** 2, 0.0).sum(axis=(0, 2)) / np.maximum(count, 1)
         columns = [(free / window_us).round(5), mu.round(4), sigma.round(4), total, free, mean, *quantile, variance]
         table = np.stack([*columns[:3], *(c.round(1) for c in columns[3:])], axis=1)
-        return FunctionRows(name, "collective", "", resource, count.tolist(), table.tolist())
+        return FunctionRows(name, "collective", "", resource, count.tolist(), table.tolist(), total)
 
     def _link_use(
         self,

@@ -12,7 +12,7 @@ from eroica.simulator.effects import FloatArray
 
 __all__ = ["SlotRows", "slot_rows"]
 
-DTYPE = "bfloat16"
+DTYPE = "BFloat16"
 HIDDEN_US = 0.5
 """An execution that compute hides for longer is told apart from one on the critical path."""
 

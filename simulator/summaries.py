@@ -186,7 +186,7 @@ class SummaryMaker:
             step_start=(origin - origin[:, :1]).round(1).tolist(),
             step_us=step_us.round(1).tolist(),
             functions=functions,
-            figures=_figures(own, duration, exposed, window_us),
+            figures=_figures(functions, duration, exposed, window_us),
             loading=own["data"],
             readings=self._readings[:, ranks].T.round(4).tolist(),
         )
@@ -219,12 +219,15 @@ def _phases(own: dict[str, FloatArray], waiting: FloatArray, step_us: FloatArray
 
 
 def _figures(
-    own: dict[str, FloatArray], duration: FloatArray, exposed: FloatArray, window_us: FloatArray
+    functions: list[FunctionRows], duration: FloatArray, exposed: FloatArray, window_us: FloatArray
 ) -> list[dict[str, float]]:
-    compute = sum(own[p].sum(axis=1) for p in ("forward", "backward", "optimizer")) / window_us
+    shares = [
+        sum((f.total_us for f in functions if f.category == category), np.zeros(window_us.size)) / window_us
+        for category in ("compute", "memory")
+    ]
     collective = duration.sum(axis=(0, 2)) / window_us
     free = exposed.sum(axis=(0, 2)) / window_us
     overlap = 1.0 - np.divide(free, collective, out=np.ones_like(free), where=collective > 0)
-    table = np.stack([compute, collective, free, overlap], axis=1).round(4).tolist()
-    names = ("compute_share", "collective_share", "exposed_collective_share", "overlap_share")
+    table = np.stack([*shares, collective, free, overlap], axis=1).round(4).tolist()
+    names = ("compute_share", "memory_share", "collective_share", "exposed_collective_share", "overlap_share")
     return [dict(zip(names, row, strict=True)) for row in table]
