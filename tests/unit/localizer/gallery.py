@@ -26,8 +26,8 @@ LARGE = {"hundred-thousand"}
 GALLERY = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in LARGE)
 
 
-def simulated(text_or_name: str, *assignments: str) -> tuple[list[GroupChunk], dict[str, Any]]:
-    """The chunks of the last request of a scenario (a name of the gallery, or YAML), and its labels."""
+def simulated(text_or_name: str, *assignments: str, every: bool = False) -> tuple[list[GroupChunk], dict[str, Any]]:
+    """The chunks of the last request (or of *every* one) of a scenario (a name of the gallery, or YAML), and its labels."""
     path = FOLDER / f"{text_or_name}.yaml"
     scenario = (
         scenarios.load_scenario(path, assignments)
@@ -40,7 +40,7 @@ def simulated(text_or_name: str, *assignments: str) -> tuple[list[GroupChunk], d
     for offset, output in enumerate(o for o in emission.all() if o.topic == "summaries"):
         chunks += [made.message for made in core.feed(output.message, InputRef("summaries", 0, offset))]  # type: ignore[misc, arg-type]
     request = chunks[-1].request.request
-    return [c for c in chunks if c.request.request == request], labels(simulation, request)
+    return [c for c in chunks if every or c.request.request == request], labels(simulation, request)
 
 
 @lru_cache(maxsize=64)
