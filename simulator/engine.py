@@ -221,7 +221,7 @@ class Engine:
         out: dict[int, list[tuple[int, float]]] = {}
         number = int(rng.binomial(total, noise.surges))
         which = rng.choice(len(ops), number, p=counts / counts.sum())
-        factors = np.exp(rng.uniform(*np.log(SURGE), number))
+        factors = np.exp(rng.uniform(np.log(SURGE[0]), np.log(SURGE[1]), number))
         for op, lane, factor in zip(which.tolist(), rng.integers(self.rank_of_op.shape[1], size=number), factors, strict=True):
             out.setdefault(ops[op], []).append((int(lane), float(factor)))
         return out
