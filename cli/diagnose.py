@@ -55,7 +55,7 @@ def diagnose(
     from eroica.offline.diagnose import Told
     from eroica.offline.diagnose import diagnose as judge_traces
     from eroica.offline.layout import parse_layout
-    from eroica.producers.trace.folder import RankRule
+    from eroica.producers.trace.listing import RankRule
     from eroica.schemas.codec import encode
 
     settings = common.settings()

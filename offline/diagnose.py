@@ -12,9 +12,10 @@ from eroica.offline.align import align_steps, missing_note, pair_notes
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.timelines import diagnose_timeline, timeline_in
-from eroica.producers.trace.folder import Found, RankRule, list_traces, name_ranks, one_run
+from eroica.producers.trace.folder import Found, name_ranks, one_run
 from eroica.producers.trace.frontend import Opened, open_workers
 from eroica.producers.trace.identity import process_groups
+from eroica.producers.trace.listing import RankRule, list_traces
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.summarise import identity_from_trace, summarise
 from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from eroica.producers.trace.filenames import folder_of_place, place_of_file, rank_of_text, ranks_by_place, step_of_place
-from eroica.producers.trace.frontend import SUFFIXES, Opened
+from eroica.producers.trace.frontend import Opened
+from eroica.producers.trace.listing import relative_to
 from eroica.schemas.errors import InvalidInput, UsageError
-from eroica.schemas.ranks import MAX_RANK
 
-MAX_FILES = 100_000
 MAX_NAMED = 5
-"""Runs, files and kinds of files that a note names."""
-SIDE_SUFFIX = ".side.json"
+"""Runs and files that a note names."""
 _BY_PATH: tuple[Callable[[PurePath], str], ...] = (step_of_place, folder_of_place)
 """By what paths tell runs apart, in order."""
 
@@ -60,122 +57,6 @@ class Found:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RankRule:
-    """The user's word on ranks: ``FILE=N`` by name, and a pattern whose first group is the rank."""
-
-    named: tuple[tuple[str, int], ...] = ()
-    pattern: re.Pattern[str] | None = None
-
-    @classmethod
-    def parse(cls, assignments: Sequence[str], pattern: str = "") -> RankRule:
-        """Read the options.
-
-        :raises UsageError: an assignment that is not ``FILE=N``, or a pattern that is none or has no group.
-        """
-        named = []
-        for text in assignments:
-            file, equals, number = text.rpartition("=")
-            if not equals or not file or not number.isdigit() or int(number[:9]) > MAX_RANK:
-                raise UsageError(f"{text!r} is not FILE=N", where="--rank", do="e.g. --rank node-3/trace.json=24")
-            named.append((file, int(number)))
-        try:
-            compiled = re.compile(pattern) if pattern else None
-        except re.error as error:
-            raise UsageError(f"{pattern!r} is no regular expression ({error})", where="--rank-from") from error
-        if compiled is not None and compiled.groups < 1:
-            raise UsageError(f"{pattern!r} has no group for the rank", where="--rank-from", do=r"e.g. --rank-from 'gpu(\d+)'")
-        return cls(tuple(named), compiled)
-
-    def rank_of(self, path: Path, root: Path) -> int | None:
-        """The rank of *path*, None where the user said nothing of it.
-
-        :raises InvalidInput: the pattern's group is no rank.
-        """
-        relative = relative_to(path, root).as_posix()
-        for file, rank in self.named:
-            if relative == file or relative.endswith("/" + file) or str(path) == file:
-                return rank
-        match = self.pattern.search(relative) if self.pattern is not None else None
-        if match is None:
-            return None
-        text = match.group(1) or ""
-        if not text.isdigit() or int(text[:9]) > MAX_RANK:
-            raise InvalidInput(f"the pattern finds {text[:40]!r}, which is no rank", where=str(path), do="mend --rank-from")
-        return int(text)
-
-    def check_used(self, paths: Sequence[Path], root: Path) -> None:
-        """Every file that the user names must be there.
-
-        :raises UsageError: one is not.
-        """
-        there = [relative_to(path, root).as_posix() for path in paths] + [str(path) for path in paths]
-        for file, _ in self.named:
-            if not any(one == file or one.endswith("/" + file) for one in there):
-                raise UsageError(f"there is no trace {file!r}", where="--rank", do="name it as below the folder")
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The files to try, by name, and how many others lie between them, by suffix."""
-
-    root: Path
-    files: list[Path]
-    others: dict[str, int]
-
-    @property
-    def notes(self) -> list[str]:
-        """What was passed by."""
-        if not self.others:
-            return []
-        kinds = sorted(self.others.items(), key=lambda item: (-item[1], item[0]))
-        named = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in kinds[:MAX_NAMED])
-        more = f", and {len(kinds) - MAX_NAMED} other kinds" if len(kinds) > MAX_NAMED else ""
-        total = sum(self.others.values())
-        return [f"{total} {'file is' if total == 1 else 'files are'} no trace by the name and left out: {named}{more}"]
-
-
-def list_traces(source: str | Path) -> Listing:
-    """*source* itself if it is a file, else all trace files under it; side files and hidden ones are none.
-
-    :raises InvalidInput: no such file or folder, none found, or more than :data:`MAX_FILES`.
-    """
-    place = Path(source)
-    if place.is_file():
-        return Listing(place.parent, [place], {})
-    if not place.is_dir():
-        raise InvalidInput(
-            "there is no such file or folder", where=str(source), do="give a trace, or the folder that holds the ranks' traces"
-        )
-    files: list[Path] = []
-    others: Counter[str] = Counter()
-    for path in place.rglob("*"):
-        relative = path.relative_to(place)
-        if any(part.startswith(".") for part in relative.parts) or not path.is_file():
-            continue
-        if path.name.endswith(SIDE_SUFFIX):
-            continue
-        if path.name.lower().endswith(SUFFIXES):
-            files.append(path)
-        else:
-            others[path.suffix[:20]] += 1
-        if len(files) > MAX_FILES:
-            raise InvalidInput(f"it holds more than {MAX_FILES} traces", where=str(source), do="give a folder of one run")
-    if not files:
-        kinds = ", ".join(sorted(s for s in others if s)[:MAX_NAMED])
-        raise InvalidInput(
-            "it holds no .json, .json.gz or .sqlite file" + (f", only {kinds}" if kinds else ""),
-            where=str(source),
-            do="give the folder that holds the ranks' traces",
-        )
-    return Listing(place, sorted(files), dict(others))
-
-
-def relative_to(path: Path, root: Path) -> PurePath:
-    """*path* below *root*, or its name."""
-    return path.relative_to(root) if path.is_relative_to(root) else PurePath(path.name)
-
-
 def name_ranks(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
     """Give ranks to traces that tell none themselves: by the names' places in a layout, or by the GPUs of one export.
 
@@ -192,6 +73,10 @@ def name_ranks(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
                 named[i] = replace(found[i], rank=rank, source="place" if rank >= 0 else "")
         if all(one.rank >= 0 for one in named):
             notes.append("the traces tell no ranks: they are taken from TP, PP and DP in the files' names, TP first")
+    for one in found:
+        by_name = rank_of_text(one.path.name)
+        if one.source == "distributed_info" and by_name not in (-1, one.rank):
+            notes.append(f"{one.path.name} says inside that it is rank {one.rank}'s: that counts, not its name")
     several = {one.path for one in found if one.places > 1}
     for i, one in enumerate(found):
         if one.places == 1:

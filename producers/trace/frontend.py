@@ -8,9 +8,10 @@ from pathlib import Path
 
 from eroica.producers.trace.columns import Trace
 from eroica.producers.trace.identity import TraceIdentity, identify
-from eroica.producers.trace.nsys import NsysWorker, read_nsys
+from eroica.producers.trace.nsys import read_nsys
 from eroica.producers.trace.nsys_db import SUFFIXES as NSYS_SUFFIXES
 from eroica.producers.trace.nsys_db import is_sqlite
+from eroica.producers.trace.nsys_report import NsysWorker
 from eroica.producers.trace.reader import read_trace
 from eroica.schemas.errors import InvalidInput
 

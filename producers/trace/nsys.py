@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,23 @@ from eroica.producers.trace.events import NO_ARGS, Args, Event
 from eroica.producers.trace.naming import kernel_collective
 from eroica.producers.trace.nsys_db import NsysDatabase
 from eroica.producers.trace.nsys_nccl import NcclSpans, is_nccl_call
-from eroica.schemas.errors import InvalidInput
+from eroica.producers.trace.nsys_report import (
+    CALLS,
+    COPIES,
+    GRAPHS,
+    KERNELS,
+    RANGES,
+    SETS,
+    STRINGS,
+    TIMES,
+    NsysReport,
+    NsysWorker,
+    read_report,
+)
 
-KERNELS, COPIES, SETS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
-GRAPHS, CALLS, RANGES, STRINGS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds"
-DEVICE_TABLES = (KERNELS, COPIES, SETS, GRAPHS)
-TIMES = ("start", "end")
-MAX_WORKERS = 1_024
-"""Pairs of process and GPU in one report; a host has a few dozen at most."""
 BATCH = 8_192
+START_END_RANGES = frozenset({60, 71})
+"""``NvtxStartEndRange`` and its text form; push/pop ranges (59, 70) nest."""
 COPY_KINDS = {
     0: "Memcpy", 1: "Memcpy HtoD", 2: "Memcpy DtoH", 3: "Memcpy HtoA", 4: "Memcpy AtoH", 5: "Memcpy AtoA", 6: "Memcpy AtoD",
     7: "Memcpy DtoA", 8: "Memcpy DtoD", 9: "Memcpy HtoH", 10: "Memcpy PtoP", 11: "Unified HtoD", 12: "Unified DtoH",
@@ -39,27 +46,6 @@ _EMITTED = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*$", re.DOTALL)
 _STEP = re.compile(r"^(?:train(?:ing)?[ _])?(?:global[ _])?(?:step|iter(?:ation)?)[ _#:=-]*(\d{1,12})$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class NsysWorker:
-    """A process on a GPU. ``process`` is the report's global id of the process without its thread, None where it has none."""
-
-    process: int | None
-    device: int
-    pid: int
-    model: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NsysReport:
-    """What a report says of all its workers; ``workers`` ascend by device, then process."""
-
-    workers: tuple[NsysWorker, ...]
-    host: str
-    version: str
-    utc_ns: int
-    """Session start, ns since the epoch; 0 where the report does not tell."""
-
-
 def read_nsys(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[tuple[NsysReport, NsysWorker, Trace]]:
     """Each worker of the report with its trace, one at a time, so that memory holds one.
 
@@ -68,59 +54,9 @@ def read_nsys(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[tuple
     :raises InvalidInput: not an Nsight Systems export, damaged, too large, or without device work and ranges.
     """
     with NsysDatabase(path, max_bytes) as db:
-        report = _report(db)
+        report = read_report(db)
         for worker in report.workers:
             yield report, worker, _Reader(db, report, worker).read()
-
-
-def _report(db: NsysDatabase) -> NsysReport:
-    if STRINGS not in db.columns or not any(t in db.columns for t in (*DEVICE_TABLES, CALLS, RANGES)):
-        raise InvalidInput(
-            "not an Nsight Systems export: it has no table of strings, or none of kernels, calls or ranges",
-            where=db.where,
-            do="profile with --trace=cuda,nvtx and export with: nsys export --type sqlite",
-        )
-    pairs: set[tuple[int | None, int]] = set()
-    for table in DEVICE_TABLES:
-        if not db.has(table, *TIMES, "deviceId"):
-            continue
-        process = "globalPid" if db.has(table, "globalPid") else "NULL"
-        for pid, device in db.rows(f"SELECT DISTINCT {process}, deviceId FROM {table} LIMIT {MAX_WORKERS + 1}"):
-            if isinstance(device, int) and (pid is None or isinstance(pid, int)):
-                pairs.add((_process(pid), device))
-    if not pairs and db.has(RANGES, *TIMES, "globalTid"):
-        for (tid,) in db.rows(
-            f"SELECT DISTINCT globalTid FROM {RANGES} WHERE typeof(globalTid) = 'integer' LIMIT {MAX_WORKERS * 64}"
-        ):
-            pairs.add((_process(tid), -1))
-    if not pairs or len(pairs) > MAX_WORKERS:
-        raise InvalidInput(
-            "the export holds no device work and no ranges" if not pairs else f"the export holds more than {MAX_WORKERS} workers",
-            where=db.where,
-            do="profile with --trace=cuda,nvtx",
-        )
-    pairs = _told_apart(pairs)
-    models = _models(db)
-    workers = [NsysWorker(p, d, (p or 0) >> 24 & 0xFFFFFF, models.get(d, "")) for p, d in pairs]
-    start = next(iter(db.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")), (0,)) if db.has(
-        "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"
-    ) else (0,)  # fmt: skip
-    utc = start[0] if isinstance(start[0], int) and 0 <= start[0] < 2**62 else 0
-    return NsysReport(
-        tuple(sorted(workers, key=lambda w: (w.device, w.pid, w.process or 0))),
-        _value(db, "TARGET_INFO_SYSTEM_ENV", "Hostname"),
-        _value(db, "META_DATA_EXPORT", "EXPORT_PRODUCT_VERSION"),
-        utc,
-    )
-
-
-def _told_apart(pairs: set[tuple[int | None, int]]) -> set[tuple[int | None, int]]:
-    """Versions that do not tell a kernel's process may tell a copy's: then a GPU with one process is that process's."""
-    for device in {d for p, d in pairs if p is None}:
-        known = {p for p, d in pairs if d == device and p is not None}
-        gone = {(None, device)} if len(known) == 1 else {(p, device) for p in known}
-        pairs = pairs - gone
-    return pairs
 
 
 class _Reader:
@@ -200,9 +136,11 @@ class _Reader:
         return {row[3] for row in rows if row[4] in collectives and isinstance(row[3], int)}
 
     def _ranges(self) -> None:
-        for start, end, tid, text, number in self._host_rows(RANGES, "text", "textId"):
+        for start, end, tid, text, number, kind in self._host_rows(RANGES, "text", "textId", "eventType"):
             name = text if isinstance(text, str) and text else self._name(number)
             thread = (tid & 0xFFFFFF) if isinstance(tid, int) else 0
+            if kind in START_END_RANGES:  # they need not nest with what else the thread does
+                thread = -1 - thread
             if not name or end < start:
                 continue
             if is_nccl_call(name):
@@ -289,27 +227,8 @@ def _strings(db: NsysDatabase) -> dict[int, str]:
     return {number: text for number, text in db.rows(query) if isinstance(number, int) and isinstance(text, str)}
 
 
-def _models(db: NsysDatabase) -> dict[int, str]:
-    if not db.has("TARGET_INFO_GPU", "id", "name"):
-        return {}
-    rows = db.rows(f"SELECT id, name FROM TARGET_INFO_GPU LIMIT {MAX_WORKERS}")
-    return {number: name[:200] for number, name in rows if isinstance(number, int) and isinstance(name, str)}
-
-
-def _value(db: NsysDatabase, table: str, name: str) -> str:
-    if not db.has(table, "name", "value"):
-        return ""
-    for (value,) in db.rows(f"SELECT value FROM {table} WHERE name = ? LIMIT 1", (name,)):
-        return value[:200] if isinstance(value, str) else ""
-    return ""
-
-
 def _list(columns: list[str]) -> str:
     return ", ".join('"end"' if c == "end" else c for c in columns)
-
-
-def _process(number: int | None) -> int | None:
-    return None if number is None else number >> 24 << 24
 
 
 def _shifted(process: int | None) -> int | None:

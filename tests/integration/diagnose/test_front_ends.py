@@ -15,7 +15,7 @@ import pytest
 
 from eroica.offline.diagnose import Told, diagnose
 from eroica.offline.layout import parse_layout
-from eroica.producers.trace.folder import RankRule
+from eroica.producers.trace.listing import RankRule
 from eroica.schemas.errors import InvalidInput, TopologyError, UsageError
 from eroica.schemas.settings import load_settings
 

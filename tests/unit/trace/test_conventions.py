@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from nsys_kit import write_export
 
-from eroica.producers.trace.folder import Found, RankRule, list_traces, name_ranks, one_run
+from eroica.producers.trace.folder import Found, name_ranks, one_run
 from eroica.producers.trace.frontend import open_workers
+from eroica.producers.trace.listing import RankRule, list_traces
 from eroica.schemas.errors import InvalidInput, UsageError
 
 pytestmark = pytest.mark.unit
@@ -183,7 +184,8 @@ def test_the_same_trace_twice_counts_once_and_another_of_the_rank_is_asked_about
 
 def test_what_the_trace_says_beats_the_name_and_the_user_beats_both(tmp_path: Path) -> None:
     put(tmp_path, "rank0.json", rank=5)
-    assert read(tmp_path)[0] == {5: "rank0.json"}
+    chosen, notes = read(tmp_path)
+    assert (chosen, notes) == ({5: "rank0.json"}, ["rank0.json says inside that it is rank 5's: that counts, not its name"])
     assert read(tmp_path, RankRule.parse(["rank0.json=2"]))[0] == {2: "rank0.json"}
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from eroica.producers.trace.folder import Found, list_traces, one_run
+from eroica.producers.trace.folder import Found, one_run
+from eroica.producers.trace.listing import list_traces
 from eroica.schemas.errors import InvalidInput
 
 pytestmark = pytest.mark.unit
