@@ -17,6 +17,8 @@ from eroica.schemas.settings import KafkaSettings
 
 REPLAY_HEADER = "x-replay-id"
 """Tells a reader that a record comes from a recording, and from which replay."""
+MAX_GAP_MS = 60_000
+"""Longest pause between two messages: where a record is dated far off, nobody waits a year for it."""
 FULL_QUEUE_S = 60.0
 DELIVERY_S = 60.0
 
@@ -46,20 +48,23 @@ def publish(
         raise UsageError(f"the recording came from prefix {settings.prefix!r} itself", where="--prefix", do="name another one")
     ensure_topics(settings)
     present = list_topics(settings)
-    for topic, wanted in manifest.partitions.items():
+    recorded = dict(manifest.partitions)
+    for entry in manifest.files:
+        recorded[entry.topic] = max(recorded.get(entry.topic, 0), entry.partition + 1)
+    for topic, wanted in sorted(recorded.items()):
         if present.get(full_name(settings, topic), 0) < wanted:
             raise BrokerError(f"the topic has fewer than the recorded {wanted} partitions", where=full_name(settings, topic))
     replay_id = stable_id("replay", manifest.job, settings.prefix, *(entry.sha256 for entry in manifest.files)).encode()
     streams = [read_file(directory, entry) for entry in manifest.files]
-    began, first_ms, sent = clock(), None, 0
+    began, last_ms, passed_ms, sent = clock(), None, 0, 0
     with BusProducer(settings, "eroica-replay") as producer:
         for record in heapq.merge(*streams, key=lambda r: (r.timestamp_ms, r.topic, r.partition, r.offset)):
             if stop():
                 break
-            if first_ms is None:
-                first_ms = record.timestamp_ms
+            passed_ms += min(MAX_GAP_MS, max(0, record.timestamp_ms - (record.timestamp_ms if last_ms is None else last_ms)))
+            last_ms = record.timestamp_ms
             if speed > 0:
-                _pause(began + (record.timestamp_ms - first_ms) / 1_000 / speed, clock, sleep, stop)
+                _pause(began + passed_ms / 1_000 / speed, clock, sleep, stop)
             _send(producer, record, (*record.headers, (REPLAY_HEADER, replay_id)), clock, sleep)
             sent += 1
             if sent % 500 == 0:

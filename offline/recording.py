@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import hashlib
 import io
+import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 import zstandard
 
 from eroica.bus import Headers, Incoming
+from eroica.schemas.base import Int
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.topics import TOPICS
 
@@ -30,17 +34,22 @@ MAX_LINE_BYTES = 2 * max(topic.max_message_bytes for topic in TOPICS.values()) +
 """A line holds one message, at worst in base64, with key and headers; a longer one is no recording of ours."""
 MAX_WINDOW_BYTES = 1 << 27
 """Memory that a file may ask of the decompressor (zstd's own default limit)."""
+MAX_FILES = 10_000
 _CHUNK_BYTES = 1 << 20
 _FILE = re.compile(r"[a-z]{1,40}-[0-9]{1,6}\.jsonl\.zst")
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Partition = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,6}$")]
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """One record; names as kcat's JSON envelope, with base64 twins where bytes are not UTF-8."""
 
     topic: str
-    partition: int
-    offset: int
-    ts: int = -1
+    partition: Int
+    offset: Int
+    ts: Int = -1
     key: str | None = None
     payload: str | None = None
     key_b64: str | None = None
@@ -54,13 +63,13 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     topic: str
-    partition: int
-    messages: int
-    first_offset: int
-    last_offset: int
-    min_ts: int
-    max_ts: int
-    bytes: int
+    partition: Count
+    messages: Count
+    first_offset: Int
+    last_offset: Int
+    min_ts: Int
+    max_ts: Int
+    bytes: Count
     """Compressed bytes that belong to the recording; what follows them was never confirmed."""
     sha256: str
     """Of those bytes."""
@@ -75,9 +84,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     prefix: str
     """Prefix of the topics that it was recorded from."""
-    partitions: dict[str, int]
+    partitions: dict[str, Int]
     """Topic → partitions it had."""
-    positions: dict[str, dict[str, int]]
+    positions: dict[str, dict[Partition, Int]]
     """Topic → partition → next offset to read: where recording goes on."""
     settings: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     """The settings of detect, group and localize as the recorder was given them: what a replay starts from."""
@@ -124,9 +133,11 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST
     try:
-        if path.stat().st_size > MAX_MANIFEST_BYTES:
+        with open_file(path) as stream:
+            raw = stream.read(MAX_MANIFEST_BYTES + 1)
+        if len(raw) > MAX_MANIFEST_BYTES:
             raise InvalidInput(f"the manifest is over {MAX_MANIFEST_BYTES} bytes", where=str(path))
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(raw, type=Manifest)
     except FileNotFoundError as error:
         raise InvalidInput(
             "this folder holds no recording: there is no manifest.json", where=str(directory), do="make one with: eroica record"
@@ -139,12 +150,31 @@ def read_manifest(directory: Path) -> Manifest:
         raise InvalidInput(f"this is a {manifest.format[:40]!r}, not a recording of ours", where=str(path))
     if manifest.version != FORMAT_VERSION:
         raise InvalidInput(f"the recording has format version {manifest.version}, not {FORMAT_VERSION}", where=str(path))
+    if len(manifest.files) > MAX_FILES or len({entry.file for entry in manifest.files}) < len(manifest.files):
+        raise InvalidInput(f"the manifest names a file twice, or more than {MAX_FILES} files", where=str(path))
     for entry in manifest.files:
         if _FILE.fullmatch(entry.file) is None or entry.file != file_name(entry.topic, entry.partition):
             raise InvalidInput(f"the manifest names a file that cannot be its own: {entry.file[:80]!r}", where=str(path))
         if entry.topic not in TOPICS:
             raise InvalidInput(f"the manifest names an unknown topic {entry.topic[:80]!r}", where=str(path))
     return manifest
+
+
+def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open an ordinary file of a recording. A folder from elsewhere may hold links out of it, or a pipe that never ends.
+
+    :raises OSError: it is missing, a link, or something else than a file.
+    """
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, "it is a link") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no ordinary file")
+    return os.fdopen(fd, "rb" if flags == os.O_RDONLY else "r+b")
 
 
 def verify(directory: Path, manifest: Manifest) -> None:
@@ -165,7 +195,7 @@ def digest_of(directory: Path, entry: FileEntry) -> Any:
     digest = hashlib.sha256()
     left = entry.bytes
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             while left and (chunk := stream.read(min(_CHUNK_BYTES, left))):
                 digest.update(chunk)
                 left -= len(chunk)
@@ -187,10 +217,12 @@ def read_file(directory: Path, entry: FileEntry) -> Iterator[Incoming]:
     count, last = 0, -1
     decoder = msgspec.json.Decoder(Line)
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             plain = io.BufferedReader(_decompressed(stream, entry.bytes), _CHUNK_BYTES)
             while raw := plain.readline(MAX_LINE_BYTES + 1):
                 where = f"{path}:{count + 1}"
+                if count >= entry.messages:
+                    raise InvalidInput(f"the file holds more messages than the manifest's {entry.messages}", where=str(path))
                 if len(raw) > MAX_LINE_BYTES or not raw.endswith(b"\n"):
                     raise InvalidInput("the line is cut or too long", where=where)
                 record = from_line(decoder.decode(raw), where)

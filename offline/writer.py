@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,7 +14,7 @@ import zstandard
 
 from eroica import __version__
 from eroica.bus import Incoming
-from eroica.offline.recording import MANIFEST, FileEntry, Manifest, digest_of, file_name, read_manifest, to_line
+from eroica.offline.recording import MANIFEST, FileEntry, Manifest, digest_of, file_name, open_file, read_manifest, to_line
 from eroica.schemas.errors import InvalidInput, UsageError
 
 ZSTD_LEVEL = 3
@@ -42,14 +44,12 @@ class RecordingWriter:
         self._positions: dict[str, dict[str, int]] = {}
         self._partitions: dict[str, int] = {}
         self.resumed = False
-        try:
+        with _writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
             if (directory / MANIFEST).exists():
                 self._resume(read_manifest(directory))
             elif any(directory.iterdir()):
                 raise UsageError("the folder is not empty and holds no recording", where=str(directory), do="name another folder")
-        except OSError as error:
-            raise UsageError(f"the folder cannot be written ({error.strerror})", where=str(directory)) from error
 
     def start_of(self, topic: str) -> dict[int, int]:
         """Partition → offset at which reading goes on; partitions that are absent start at the beginning."""
@@ -72,15 +72,26 @@ class RecordingWriter:
         positions[str(partition)] = max(positions.get(str(partition), 0), offset + 1)
 
     def add(self, topic: str, record: Incoming) -> None:
-        """Append *record*; one at or before the last of its partition is a repetition and changes nothing."""
+        """Append *record*; one at or before the last of its partition is a repetition and changes nothing.
+
+        :raises UsageError: it cannot be written (the disk is full).
+        """
         key = (topic, record.partition)
-        file = self._files.get(key)
-        if file is None:
-            file = self._files[key] = _PartitionFile(self.directory, topic, record.partition, level=self._level)
-        file.add(record)
+        with _writing(self.directory):
+            file = self._files.get(key)
+            if file is None:
+                file = self._files[key] = _PartitionFile(self.directory, topic, record.partition, level=self._level)
+            file.add(record)
 
     def checkpoint(self) -> None:
-        """Make everything added so far part of the recording: frames to disk first, then the manifest, in one step."""
+        """Make everything added so far part of the recording: frames to disk first, then the manifest, in one step.
+
+        :raises UsageError: it cannot be written (the disk is full); the recording stays as it was at the last checkpoint.
+        """
+        with _writing(self.directory):
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
         entries = [file.confirm() for _, file in sorted(self._files.items())]
         manifest = Manifest(
             software=__version__,
@@ -95,7 +106,7 @@ class RecordingWriter:
         )
         raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
         temporary = self.directory / f"{MANIFEST}.new"
-        with temporary.open("wb") as stream:
+        with open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as stream:
             stream.write(raw)
             stream.flush()
             os.fsync(stream.fileno())
@@ -103,9 +114,11 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Confirm what is left and close the files."""
-        self.checkpoint()
-        for file in self._files.values():
-            file.close()
+        try:
+            self.checkpoint()
+        finally:
+            for file in self._files.values():
+                file.close()
 
     def _resume(self, manifest: Manifest) -> None:
         if manifest.job != self._job or manifest.prefix != self._prefix:
@@ -120,6 +133,18 @@ class RecordingWriter:
         self._positions = {topic: dict(positions) for topic, positions in manifest.positions.items()}
         self._partitions = dict(manifest.partitions)
         self.resumed = True
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"the folder cannot be written ({error.strerror or error})",
+            where=str(directory),
+            do="make room, or name another folder",
+        ) from error
 
 
 class _PartitionFile:
@@ -139,7 +164,7 @@ class _PartitionFile:
         self._max_ts = entry.max_ts if entry else -1
         self._digest: Any = digest_of(directory, entry) if entry else hashlib.sha256()
         self._length = entry.bytes if entry else 0
-        self._stream: BinaryIO = path.open("r+b" if entry else "wb")
+        self._stream: BinaryIO = open_file(path, os.O_RDWR | (0 if entry else os.O_CREAT))
         # Frames after the last checkpoint may be half written; they were never part of the recording.
         self._stream.truncate(self._length)
         self._stream.seek(self._length)
@@ -177,7 +202,8 @@ class _PartitionFile:
         )
 
     def close(self) -> None:
-        self._stream.close()
+        with suppress(OSError):  # what a full disk did not take was said before
+            self._stream.close()
 
     def _write_frame(self) -> None:
         if not self._lines:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import random
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eroica.bus import Incoming
+from eroica.cli.main import main
 from eroica.offline.recording import MANIFEST, Line, from_line, read_file, read_manifest, to_line, verify
 from eroica.offline.writer import RecordingWriter
 from eroica.schemas.errors import InvalidInput, UsageError
@@ -134,6 +140,48 @@ def edit_entry(**changes: object) -> Callable[[Path], None]:
     return change
 
 
+def link(name: str) -> Callable[[Path], None]:
+    def change(directory: Path) -> None:
+        (directory / name).rename(directory.parent / "elsewhere")
+        (directory / name).symlink_to(directory.parent / "elsewhere")
+
+    return change
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+    def change(directory: Path) -> None:
+        (directory / name).unlink()
+        os.mkfifo(directory / name)
+
+    return change
+
+
+def forge(*frames: bytes, **changes: object) -> Callable[[Path], None]:
+    """Another content, of which the manifest tells rightly."""
+
+    def change(directory: Path) -> None:
+        raw = b"".join(zstandard.ZstdCompressor(level=1).compress(frame) for frame in frames)
+        (directory / "control-0.jsonl.zst").write_bytes(raw)
+        edit_entry(bytes=len(raw), sha256=hashlib.sha256(raw).hexdigest(), **changes)(directory)
+
+    return change
+
+
+def twice(directory: Path) -> None:
+    path = directory / MANIFEST
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"files": manifest["files"] * 2}))
+
+
+def flood(directory: Path) -> None:
+    """Lines that are right, a million of them, in a few KB."""
+    lines = b"".join(b'{"topic":"control","partition":0,"offset":%d}\n' % n for n in range(1_000_000))
+    forge(lines)(directory)
+
+
+FILE = "control-0.jsonl.zst"
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -148,15 +196,64 @@ def edit_entry(**changes: object) -> Callable[[Path], None]:
         (edit_entry(file="control-1.jsonl.zst"), "cannot be its own"),
         (edit_entry(messages=7), "holds 3 messages"),
         (edit_entry(topic="nope", file="nope-0.jsonl.zst"), "unknown topic"),
+        (edit_entry(messages=2), "more messages than the manifest's 2"),
+        (edit_entry(bytes=-1), "manifest is broken"),
+        (edit_entry(bytes=10**18), "is cut"),
+        (edit_entry(bytes=10**30), "manifest is broken"),
+        (edit(positions={"control": {"x": 1}}), "manifest is broken"),
+        (edit(settings=[1]), "manifest is broken"),
+        (twice, "a file twice"),
+        (link(FILE), "it is a link"),
+        (link(MANIFEST), "it is a link"),
+        (pipe(FILE), "no ordinary file"),
+        (pipe(MANIFEST), "no ordinary file"),
+        (forge(b"\0" * 2**30), "the line is cut or too long"),
+        (forge(b"\n" * 2**28), "cannot be decoded"),
+        (forge(b"[" * 100_000 + b"\n"), "cannot be decoded"),
+        (forge(b'{"topic":"control","partition":0,"offset":1e99}\n'), "cannot be decoded"),
+        (forge(b'{"topic":"iterations","partition":0,"offset":1}\n'), "does not belong here"),
+        (flood, "more messages than the manifest's 3"),
     ],
 )
-def test_whatever_is_broken_is_said(tmp_path: Path, damage: Callable[[Path], None], says: str) -> None:
+def test_whatever_is_broken_is_said(
+    tmp_path: Path, damage: Callable[[Path], None], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path / "rec", [made(0, 0), made(0, 1), made(0, 2)])
     damage(tmp_path / "rec")
     with pytest.raises(InvalidInput, match=says):
         read_all(tmp_path / "rec")
+    assert main(["replay", str(tmp_path / "rec")]) == 3
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [FILE, f"{MANIFEST}.new", "verdicts-0.jsonl.zst"])
+def test_going_on_in_a_folder_from_elsewhere_writes_nothing_outside_of_it(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "rec", [made(0, 0)])
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "rec" / name).unlink(missing_ok=True)
+    (tmp_path / "rec" / name).symlink_to(precious)
+    with pytest.raises((InvalidInput, UsageError)):
+        write(tmp_path / "rec", [made(0, 1)], name.partition("-")[0] if "verdicts" in name else "control")
+    assert precious.read_text() == "mine"
 
 
 def test_a_line_that_lies_about_its_base64_is_refused() -> None:
     with pytest.raises(InvalidInput, match="base64"):
         from_line(Line("control", 0, 0, payload_b64="###"), "file:1")
+
+
+def test_a_full_disk_is_said_and_leaves_what_was_confirmed(tmp_path: Path) -> None:
+    write(tmp_path / "rec", [made(0, 0)])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(UsageError, match="cannot be written"):
+            write(tmp_path / "rec", [made(0, n, os.urandom(40_000)) for n in range(1, 20)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [r.offset for r in read_all(tmp_path / "rec")] == [0]
+    write(tmp_path / "rec", [made(0, 1)])
+    assert [r.offset for r in read_all(tmp_path / "rec")] == [0, 1]
