@@ -71,6 +71,7 @@ class Outbox:
         self._failed = False
         self._retry_at_ns = 0
         self._away = False
+        self._disk_full = False
         self._suspect: tuple[Position | None, int] = (None, 0)
         self._told_error = ""
         self.last_error = ""
@@ -81,8 +82,14 @@ class Outbox:
         return self._spool.pending
 
     def put(self, record: Record) -> None:
-        """Take a message over; it is on disk when this returns."""
-        self._spool.append(record)
+        """Take a message over; it is on disk when this returns, or counted as dropped where the disk has no room."""
+        fits = self._spool.append(record)
+        if fits == self._disk_full:
+            self._disk_full = not fits
+            if fits:
+                _log.info("the disk takes messages again; %d were dropped so far", self._spool.dropped)
+            else:
+                _log.error("the disk takes no messages (is %s full?); they are dropped and counted", self._spool.directory)
 
     def pump(self, now_ns: int) -> None:
         """Take in what was reported, and send what may be sent. Never blocks on the broker."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,3 +190,21 @@ def test_with_failures_at_random_the_first_arrivals_are_in_order_and_none_is_mis
     first = list(dict.fromkeys(broker.log))
     assert first == list(range(number))
     assert outbox.pending == 0
+
+
+def test_a_full_disk_is_said_once_and_its_end_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    spool = Spool(tmp_path, 10**6)
+    outbox = Outbox(spool, Broker(), Counters())
+    put(outbox, 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        put(outbox, 2, 3, 4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    put(outbox, 5, 6)
+    said = [r.message for r in caplog.records if "disk" in r.message]
+    assert len(said) == 2 and "full?" in said[0] and "takes messages again" in said[1]

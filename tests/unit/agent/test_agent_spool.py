@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -193,3 +197,37 @@ def test_one_record_above_the_whole_size_is_refused(tmp_path: Path) -> None:
     assert not spool.append(record(2, 5_000))
     assert drain(spool) == [1]
     assert spool.dropped == 1
+
+
+@contextmanager
+def disk_full_at(size: int) -> Iterator[None]:
+    """No file may grow beyond *size* bytes: a write is cut there, and the next one refused, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_costs_messages_that_are_counted_and_nothing_else(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 10**6, segment_bytes=10_000)
+    for number in range(5):
+        assert spool.append(record(number, 100))
+    with disk_full_at(700):
+        kept = [spool.append(record(number, 100)) for number in range(5, 30)]
+        spool.sync()
+    with disk_full_at(0):
+        assert not any(spool.append(record(number, 100)) for number in range(30, 40))
+        spool.sync()
+    for number in range(40, 45):
+        assert spool.append(record(number, 100))
+    found = drain(spool)
+    assert found == sorted(set(found)) and found[-5:] == list(range(40, 45))
+    assert spool.dropped + len(found) == 45 and any(kept)
+    assert spool.corrupt == 0
+    spool.close()
+    again = Spool(tmp_path, 10**6, segment_bytes=10_000)
+    assert drain(again) == found and again.corrupt == 0
