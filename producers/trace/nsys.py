@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ COPY_KINDS = {
 """``ENUM_CUDA_MEMCPY_OPER``."""
 _SOUND = "typeof(start) = 'integer' AND typeof(\"end\") = 'integer'"
 _VERSIONED = re.compile(r"(?:_ptsz|_ptds)?_v\d+(?:_ptsz|_ptds)?$")
-_EMITTED = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*$", re.DOTALL)
+_EMITTED = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
 _STEP = re.compile(r"^(?:train(?:ing)?[ _])?(?:global[ _])?(?:step|iter(?:ation)?)[ _#:=-]*(\d{1,12})$", re.IGNORECASE)
 
 
@@ -143,18 +144,24 @@ class _Reader:
                 thread = -1 - thread
             if not name or end < start:
                 continue
-            if is_nccl_call(name):
+            if bare := _bare(name):
+                self._put("cpu_op", bare, thread, start, end)
+                continue
+            category, name, of_nccl = _range(name)
+            if of_nccl:
                 self.spans.add(thread, start, end, name)
-            self._put(*_range(name), thread, start, end)
+            self._put(category, name, thread, start, end)
 
     def _calls(self, launched: set[int]) -> None:
+        named: dict[object, str] = {}
         for start, end, tid, correlation, number in self._host_rows(CALLS, "correlationId", "nameId"):
             thread = (tid & 0xFFFFFF) if isinstance(tid, int) else 0
             key = correlation if isinstance(correlation, int) else -1
             if key in launched:
                 self.launch[key] = (thread, start)
-            name = _VERSIONED.sub("", self._name(number)) or "unnamed call"
-            self._put("cuda_runtime", name, thread, start, end, Args(correlation=key))
+            if number not in named:
+                named[number] = _VERSIONED.sub("", self._name(number)) or "unnamed call"
+            self._put("cuda_runtime", named[number], thread, start, end, Args(correlation=key))
 
     def _kernels(self, collectives: frozenset[int]) -> None:
         streams: dict[object, int] = {}
@@ -197,13 +204,19 @@ class _Reader:
             self._put("gpu_memset", "Memset", f"stream {stream}", start, end, _memory_args(stream, correlation, size))
 
 
-def _range(name: str) -> tuple[str, str]:
-    """Category and name of an NVTX range: torch's ``emit_nvtx`` marks operators with their numbers, steps are named freely."""
+@lru_cache(maxsize=65_536)
+def _range(name: str) -> tuple[str, str, bool]:
+    """Category and name of an NVTX range, and whether it is NCCL's own."""
     step = _STEP.match(name)
     if step is not None:
-        return "user_annotation", f"ProfilerStep#{int(step.group(1))}"
-    bare = _EMITTED.sub("", name)
-    return ("cpu_op", bare) if bare != name else ("user_annotation", name)
+        return "user_annotation", f"ProfilerStep#{int(step.group(1))}", False
+    return "user_annotation", name, is_nccl_call(name)
+
+
+def _bare(name: str) -> str:
+    """The operator of a range of torch's ``emit_nvtx``, which numbers each; empty for any other range."""
+    found = _EMITTED.search(name)
+    return name[: found.start()] if found is not None else ""
 
 
 def _memory_args(stream: object, correlation: object, size: object) -> Args:
