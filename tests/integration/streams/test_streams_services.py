@@ -288,6 +288,38 @@ def test_a_killed_group_finishes_the_class_it_had_begun(kafka_bench: Bench) -> N
     assert len({m.value for m in bench.everything("groups")}) == 1
 
 
+def test_groups_are_the_same_and_once_when_a_second_process_comes_and_one_goes_in_the_middle(kafka_bench: Bench) -> None:
+    """Classes of twelve jobs are half filled when a second process joins, and three quarters when the first one leaves."""
+    bench = kafka_bench
+    wide = ("group.idle_ms=120000",)
+    first = bench.service("group", *wide).wait_ready()
+    asked = [
+        ProfileRequest(
+            request=f"req-{i}", job=f"j{i}", run_id="r", reason="manual", start_step=1, steps=5, world_size=4,
+            classes={"a": "0-1", "b": "2-3"}, issued_at_us=bench.start_us, deadline_ms=300_000,
+        )
+        for i in range(12)
+    ]  # fmt: skip
+    for request in asked:
+        bench.send(request.job, request)
+        answer(bench, request, (0, 2))
+    bench.read("summaries", enough=lambda found: len(found) == 12 * (2 + 2))
+    second = bench.service("group", *wide).wait_ready()
+    until(lambda: first.readiness() > 1, lambda: "the first was not assigned anew")
+    for request in asked[:6]:
+        answer(bench, request, (1, 3))
+    bench.read("groups", enough=lambda found: len(found) >= 12)
+    assert first.stop() == 0
+    for request in asked[6:]:
+        answer(bench, request, (1, 3))
+    bench.read("groups", enough=lambda found: len(found) >= 24)
+    assert second.stop() == 0
+    found = chunks(bench.everything("groups"))
+    assert sorted((g.request.request, g.cls, g.received, g.closed_by) for g in found) == sorted(
+        (request.request, cls, ranks, "complete") for request in asked for cls, ranks in request.classes.items()
+    )
+
+
 def committed(bench: Bench) -> int:
     from eroica.streams.rebuild import committed_offsets
 
