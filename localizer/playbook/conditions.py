@@ -55,13 +55,15 @@ def holds(condition: Condition, measured: Measured) -> bool:
 
 def _passed(limit: Limit, measured: Measured, sign: float) -> bool:
     value, expected = measured.value, measured.expected
+    if limit.ratio is not None and not (expected > 0 if sign < 0 else value > 0):
+        return False  # nothing is not a share of nothing
     bounds = [] if limit.value is None else [limit.value]
     if limit.ratio is not None:
         bounds.append(limit.ratio * expected)
     if limit.difference is not None:
         bounds.append(expected + sign * limit.difference)
-    # A comparison with NaN is false: without peers nothing is passed. And no reading at all exceeds nothing at all.
-    return all(sign * value >= sign * bound for bound in bounds) and not (sign > 0 and limit.ratio is not None and value <= 0)
+    # A comparison with NaN is false: without peers nothing is passed.
+    return all(sign * value >= sign * bound for bound in bounds)
 
 
 def _taken(condition: Condition, values: Floats) -> float:

@@ -88,30 +88,60 @@ class Facts:
         return Values(measure(condition), UNITS.get(condition.quantity, "1"))
 
     def _reading(self, condition: Condition) -> Values:
-        """Of several devices and names the one that speaks most for the condition."""
+        """The reading that speaks most for the condition.
+
+        Where a worker has several devices of a kind, each is compared with the peers' device of that name, and the worst of each
+        worker with the worst of each peer: hosts have ports that nobody uses.
+        """
         low = condition.above is None
-        worst = np.full(self.rows.size, np.inf if low else -np.inf)
-        names = [name for name in self._readings if fits(str(condition.metric), name)]
-        for name in names:
-            at, value = self._readings[name][:2]
-            (np.minimum if low else np.maximum).at(worst, at, value)
-        told = next((n for n in names if self._readings[n][0][0] < self.count), names[0] if names else "")
-        unit = self._readings[told][2] if told else "1"
-        return Values(np.where(np.isfinite(worst), worst, np.nan), unit or "1", told)
+        best, most = Values(np.full(self.rows.size, np.nan), "1"), -np.inf
+        for name, by_device in self._readings.items():
+            if not fits(str(condition.metric), name):
+                continue
+            worst = np.full(self.rows.size, np.inf if low else -np.inf)
+            candidates = []
+            for device, (at, value, unit) in by_device.items():
+                (np.minimum if low else np.maximum).at(worst, at, value)
+                each = np.full(self.rows.size, np.nan)
+                each[at] = value
+                candidates.append(Values(each, unit, f"{device}:{name}"))
+            pooled = Values(np.where(np.isfinite(worst), worst, np.nan), candidates[0].unit, name)
+            for values in [pooled, *(candidates if self._several(by_device) else [])]:
+                apart = self._apart(values.each) * (-1.0 if low else 1.0)
+                if apart > most:
+                    best, most = values, apart
+        return best
+
+    def _apart(self, each: Floats) -> float:
+        """How far the suspects lie above their peers, as share of what is usual; 0 without peers, least where it is unknown."""
+        own, others = each[: self.count], each[self.count :]
+        own, others = own[np.isfinite(own)], others[np.isfinite(others)]
+        if own.size == 0:
+            return -1e300
+        usual = float(np.median(others)) if others.size else float(np.median(own))
+        return (float(np.median(own)) - usual) / max(abs(usual), 1e-9)
+
+    def _several(self, by_device: dict[str, tuple[Ints, Floats, str]]) -> bool:
+        """Whether a suspect tells of more than one device."""
+        seen = np.concatenate([at for at, _, _ in by_device.values()])
+        return bool(np.bincount(seen[seen < self.count], minlength=1).max() > 1)
 
     @cached_property
-    def _readings(self) -> dict[str, tuple[Ints, Floats, str]]:
-        """Name → positions in ``rows`` (ascending), finite values, and the unit."""
-        found_: dict[str, list[tuple[int, float]]] = {}
+    def _readings(self) -> dict[str, dict[str, tuple[Ints, Floats, str]]]:
+        """Name → device → positions in ``rows``, finite values, and the unit."""
+        found_: dict[str, dict[str, list[tuple[int, float]]]] = {}
         units: dict[str, str] = {}
         for i, (_, full, value) in _entries(self.frame.metrics, self.rows):
-            name, unit = split_metric(full)
+            device, name, unit = split_metric(full)
             if np.isfinite(value):
-                found_.setdefault(name, []).append((i, value))
+                found_.setdefault(name, {}).setdefault(device, []).append((i, value))
                 units.setdefault(name, unit)
         return {
-            name: (np.array([i for i, _ in told]), np.array([value for _, value in told]), units[name])
-            for name, told in sorted(found_.items())
+            name: {
+                device: (np.array([i for i, _ in told]), np.array([value for _, value in told]), units[name] or "1")
+                for device, told in sorted(by_device.items())
+            }
+            for name, by_device in sorted(found_.items())
         }
 
     def _function(self, condition: Condition) -> Floats:
@@ -233,10 +263,11 @@ def _entries(table: list[E], rows: Ints) -> Iterator[tuple[int, E]]:
             at += 1
 
 
-def split_metric(full: str) -> tuple[str, str]:
-    """Name and unit of a reading that is called ``device:name[unit]``."""
-    name, _, unit = full.rpartition("[")
-    return (name or full).rpartition(":")[2], unit.rstrip("]") if name else ""
+def split_metric(full: str) -> tuple[str, str, str]:
+    """Device, name and unit of a reading that is called ``device:name[unit]``."""
+    head, _, unit = full.rpartition("[")
+    device, _, name = (head or full).rpartition(":")
+    return device, name, unit.rstrip("]") if head else ""
 
 
 def _is(condition: Condition, name: str, stack: str, category: str, resource: str) -> bool:

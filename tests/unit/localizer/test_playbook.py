@@ -104,6 +104,55 @@ def test_readings_are_compared_with_the_median_of_the_peers_whatever_device_they
     assert value_of(Condition(metric="absent", above=Limit(value=0)), frame) is None
 
 
+def test_a_device_is_compared_with_the_peers_device_of_its_name() -> None:
+    usual = {row: {"eth0:nic_link[Gb/s]": 0.0, "a:nic_link[Gb/s]": 400.0, "b:nic_link[Gb/s]": 400.0} for row in range(8)}
+    usual[2]["b:nic_link[Gb/s]"] = 200.0
+    frame = frame_with(metrics=usual)
+    assert value_of(Condition(metric="nic_link", below=Limit(ratio=0.75)), frame) == (200.0, 400.0)
+    finding = Finding("link", np.array([2]), explains=1.0, confidence=0.9)
+    leaf = ADVICE.leaf(frame, finding, [finding])
+    assert leaf is not None
+    assert (leaf.signature.fault, leaf.evidence[0].metric) == ("nic_halved", "b:nic_link")
+    other = Finding("link", np.array([3]), explains=1.0, confidence=0.9)
+    assert ADVICE.leaf(frame, other, [other]) is None
+
+
+@pytest.mark.parametrize(
+    ("readings", "fault"),
+    [
+        ({"sm_clock[MHz]": (1200.0, 1900.0), "throttle_thermal[share]": (0.8, 0.0)}, "slow_gpu_clock.thermal"),
+        ({"sm_clock[MHz]": (1200.0, 1900.0), "throttle_power[share]": (0.9, 0.1)}, "slow_gpu_clock.power"),
+        ({"sm_clock[MHz]": (1200.0, 1900.0), "gpu_power_limit[W]": (400.0, 700.0)}, "slow_gpu_clock.power"),
+        ({"sm_clock[MHz]": (1200.0, 1900.0)}, "slow_gpu_clock"),
+        ({"sm_throttle[share]": (0.7, 0.0)}, "slow_gpu_clock"),
+        ({"ecc_uncorrected[count]": (2.0, 0.0)}, "gpu_memory_errors"),
+        ({"gpu_xid_errors[count]": (1.0, 0.0)}, "gpu_memory_errors"),
+        ({"pcie_gen[generation]": (3.0, 5.0)}, "pcie_downgrade"),
+        ({"pcie_replays[1/s]": (900.0, 1.0)}, "pcie_downgrade"),
+        ({"nvlink_replay_errors[count]": (50.0, 0.0)}, "nvlink_errors"),
+        ({"nic_pcie_width[lanes]": (8.0, 16.0)}, "nic_halved"),
+        ({"nic_tx_discards[1/s]": (300.0, 0.0)}, "link_loss"),
+        ({"nic_rx_pfc_pause[1/s]": (90_000.0, 50.0)}, "pfc_storm"),
+        ({"nic_cnp_rx[1/s]": (9_000.0, 100.0)}, "pfc_storm"),
+        ({"gpu_foreign_processes[count]": (1.0, 0.0)}, "leftover_process.gpu"),
+        ({"cpu_foreign[cores]": (12.0, 0.5), "cpu_busy[share]": (0.5, 0.3)}, "leftover_process.cpu"),
+        ({"cpu_busy[share]": (0.99, 0.3)}, "cpu_contention"),
+        ({"cpu_steal[share]": (0.2, 0.0)}, "cpu_steal"),
+        ({"mem_available[share]": (0.01, 0.5)}, "memory_pressure"),
+        ({"io_pressure[share]": (0.5, 0.01)}, "slow_storage"),
+        ({"sm_clock[MHz]": (1880.0, 1900.0), "gpu_temperature[C]": (88.0, 62.0)}, None),
+        ({"nic_link[Gb/s]": (0.0, 0.0)}, None),
+        ({"gpu_temperature[C]": (91.0, 90.0)}, None),
+    ],
+)
+def test_readings_of_a_real_agent_name_the_fault(readings: dict[str, tuple[float, float]], fault: str | None) -> None:
+    """Suspect's reading and the peers'; names and units as the samplers write them."""
+    frame = frame_with(metrics={row: {n: v[0] if row == 2 else v[1] for n, v in readings.items()} for row in range(8)})
+    finding = Finding("worker", np.array([2]), explains=1.0, confidence=0.9)
+    leaf = ADVICE.leaf(frame, finding, [finding])
+    assert (leaf.signature.fault if leaf is not None else None) == fault
+
+
 def test_pauses_are_counted_per_step_and_share_of_the_step() -> None:
     frame = frame_with(pauses={2: ("gc", 10, 61_000.0), 3: ("alloc", 1, 6_100.0)})
     gc = Condition(pause="gc", above=Limit(value=0.0))
@@ -175,6 +224,7 @@ def test_transfer_times_are_the_shortest_of_the_members() -> None:
         ({"below": Limit(ratio=0.5)}, 1.1, 2.0, False),
         ({"below": Limit(difference=1.0)}, 1.0, 2.0, True),
         ({"below": Limit(ratio=0.5)}, 1.0, float("nan"), False),
+        ({"below": Limit(ratio=0.5)}, 0.0, 0.0, False),
         ({"above": Limit(value=1.0), "below": Limit(value=3.0)}, 2.0, 0.0, True),
         ({"above": Limit(value=1.0), "below": Limit(value=3.0)}, 4.0, 0.0, False),
     ],
