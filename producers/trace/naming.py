@@ -64,10 +64,10 @@ _ANNOTATION = re.compile(r"^(nccl|rccl|gloo|mpi|ucc|xccl|hccl|oneccl):([A-Za-z0-
 _ENQUEUE = re.compile(r"^(?:c10d|_c10d_functional|c10d_functional)::([A-Za-z0-9_]+)")
 _DEEP_EP = re.compile(r"deep_ep::(?:\w+::)*(?:\w*?)(dispatch|combine|notify|barrier)")
 _NVSHMEM_OP = re.compile(r"barrier|alltoall|broadcast|reducescatter|reduce|fcollect|put|get")
-_OTHER_LIBRARIES = re.compile(
-    r"(cross_device_reduce|two_shot_all_reduce|one_shot_all_reduce|multimem_all_reduce|oneccl_|hccl|msccl\w*|mscclpp)",
-    re.IGNORECASE,
-)
+_OTHER_LIBRARIES = (
+    "cross_device_reduce", "two_shot_all_reduce", "one_shot_all_reduce", "multimem_all_reduce", "oneccl_", "hccl", "msccl",
+)  # fmt: skip
+"""In lower case; what holds one of these is communication."""
 
 
 def canonical_op(name: str) -> str:
@@ -88,14 +88,14 @@ def kernel_collective(name: str) -> CollectiveName | None:
     if (match := _KERNEL.match(name)) is not None:
         op = canonical_op(match.group(1)) if match.group(1) else ""
         return CollectiveName("" if op == "send_recv" else op, "nccl")
-    if (deep := _DEEP_EP.search(name)) is not None:
+    # Names of kernels are long: words are looked for first, since patterns would take most of the time.
+    if "deep_ep::" in name and (deep := _DEEP_EP.search(name)) is not None:
         return CollectiveName(canonical_op(deep.group(1)), "deep_ep")
     if (lower := name.lower()).startswith(("nvshmem", "void nvshmem")) or "nvshmemi_" in lower:
         found = _NVSHMEM_OP.search(lower)
         return CollectiveName(canonical_op(found.group()) if found else "", "nvshmem")
-    if (other := _OTHER_LIBRARIES.search(name)) is not None:
-        return CollectiveName("all_reduce" if "reduce" in other.group(1).lower() else "", "custom")
-    return None
+    other = next((word for word in _OTHER_LIBRARIES if word in lower), None)
+    return CollectiveName("all_reduce" if "reduce" in other else "", "custom") if other else None
 
 
 @lru_cache(maxsize=65_536)

@@ -24,7 +24,7 @@ try:
 except ImportError:
     import zlib  # type: ignore[no-redef]
 
-_ZLIB_ERROR: type[Exception] = zlib.error
+_ZLIB_ERROR: Any = zlib.error
 
 PIECE_BYTES = 2**18
 """Decoded at once: the event objects stay in the processor's cache (a third faster than 4 MiB); the cost per piece is small."""
