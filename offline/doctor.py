@@ -15,6 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 from eroica.bus import check_broker, ensure_topics
+from eroica.producers.agent.amd import AmdSource
+from eroica.producers.agent.exporters import DCGM, ExporterSource
+from eroica.producers.agent.nics import NicSource
+from eroica.producers.agent.nvml import NvmlSource
+from eroica.producers.agent.readings import Absent
 from eroica.producers.hook.wire import runtime_dir
 from eroica.schemas.errors import EroicaError
 from eroica.schemas.settings import EroicaSettings
@@ -51,12 +56,44 @@ def examine(settings: EroicaSettings) -> Iterator[Check]:
         lambda: datagram_queue(_read(_PROC / "net/unix/max_dgram_qlen")),
         lambda: open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         clock,
+        lambda: gpu_figures(settings.agent.dcgm_url),
+        lambda: network_figures(Path("/sys")),
         lambda: agent_socket(runtime_dir()),
         lambda: package("torch", "training hosts need it: pip install 'eroica[torch]'"),
         lambda: package("faust-streaming", "detect and group need it: pip install 'eroica[streams]'"),
     )
     for probe in probes:
         yield probe()
+
+
+def gpu_figures(dcgm_url: str) -> Check:
+    """Can the agent read clocks, throttling and errors of the GPUs?"""
+    if dcgm_url:
+        try:
+            ExporterSource(dcgm_url, DCGM)
+        except Absent as absent:
+            return Check("GPU figures", "bad", str(absent), "mend agent.dcgm_url, or leave it out to ask the driver")
+        return Check("GPU figures", "ok", f"from {dcgm_url}")
+    reasons = []
+    for vendor, source in (("NVIDIA", NvmlSource), ("AMD", AmdSource)):
+        try:
+            source()
+        except Absent as absent:
+            reasons.append(f"{vendor}: {absent}")
+        else:
+            return Check("GPU figures", "ok", f"from the {vendor} driver")
+    return Check(
+        "GPU figures", "hint", "; ".join(reasons), "needed on hosts with GPUs only: pip install 'eroica[gpu]' for NVIDIA"
+    )
+
+
+def network_figures(sys: Path) -> Check:
+    """Can the agent read links and counters of the network devices?"""
+    try:
+        found = len({reading.device for reading in NicSource(sys).read(frozenset()) if reading.device})
+    except Absent as absent:
+        return Check("network figures", "hint", str(absent), "in a container: mount /sys, and run in the host's network")
+    return Check("network figures", "ok", f"of {found} device{'s' if found != 1 else ''}")
 
 
 def broker_and_topics(settings: EroicaSettings) -> Iterator[Check]:

@@ -8,7 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from eroica.offline.doctor import agent_socket, clock, datagram_queue, examine, open_files, package, shared_memory, stack_dumps
+from eroica.offline.doctor import (
+    Check,
+    agent_socket,
+    clock,
+    datagram_queue,
+    examine,
+    gpu_figures,
+    network_figures,
+    open_files,
+    package,
+    shared_memory,
+    stack_dumps,
+)
 from eroica.schemas.settings import load_settings
 
 pytestmark = pytest.mark.unit
@@ -55,6 +67,18 @@ def test_an_agent_that_listens(tmp_path: Path) -> None:
         server.bind(str(tmp_path / "agent.sock"))
         assert agent_socket(tmp_path).level == "ok"
     os.unlink(tmp_path / "agent.sock")  # noqa: PTH108
+
+
+def test_where_figures_of_hardware_come_from(tmp_path: Path) -> None:
+    assert network_figures(tmp_path).level == "hint"
+    (tmp_path / "class/net/ens1/device").mkdir(parents=True)
+    (tmp_path / "class/net/ens1/speed").write_text("100000\n")
+    (tmp_path / "class/net/ens1/operstate").write_text("up\n")
+    assert network_figures(tmp_path) == Check("network figures", "ok", "of 1 device")
+    missing = gpu_figures("http://127.0.0.1:1/metrics")
+    assert (missing.level, "cannot be read" in missing.found) == ("bad", True)
+    here = gpu_figures("")
+    assert here.level in ("ok", "hint") and bool(here.do) is (here.level == "hint")
 
 
 def test_packages() -> None:
