@@ -18,7 +18,7 @@ def stack(item: Item) -> Explanation:
     by_stack: dict[str, list[int]] = {}
     for who, text in stacks.items():
         by_stack.setdefault(text, []).append(who)
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (f"{'→ ' if rank in ranks else ''}ranks {format_ranks(ranks)}", str(len(ranks)), innermost(text))
         for text, ranks in sorted(by_stack.items(), key=lambda pair: (-len(pair[1]), pair[0]))
     ]

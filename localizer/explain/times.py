@@ -9,7 +9,8 @@ from eroica.localizer.causes.slow import agreement
 from eroica.localizer.causes.stages import stage_levels
 from eroica.localizer.explain.registry import Explanation, Item, Unexplained, number, register
 from eroica.localizer.frame import Floats
-from eroica.localizer.past import Past, function_key
+from eroica.localizer.own import Past
+from eroica.localizer.past import function_key
 from eroica.localizer.profile import WAITING_CATEGORY, exclusive_table, function_label
 from eroica.localizer.rules.functions import excess_table
 
@@ -119,7 +120,9 @@ def stage_time(item: Item) -> Explanation:
     heavy = int("".join(c for c in item.evidence.subject if c.isdigit()) or -1)
     if not 0 <= heavy < level.size:
         raise Unexplained("the recording holds no such stage", where=item.evidence.subject[:100])
-    rows = [(f"{'→ ' if s == heavy else ''}stage {s}", number(value / 1e3)) for s, value in enumerate(level.tolist())]
+    rows: list[tuple[str, ...]] = [
+        (f"{'→ ' if s == heavy else ''}stage {s}", number(value / 1e3)) for s, value in enumerate(level.tolist())
+    ]
     return Explanation(
         "value: usual own time of the stage; expected: mean of the other stages; score: value over the mean of all stages",
         ("", "usual own time, ms"),

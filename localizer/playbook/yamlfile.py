@@ -49,8 +49,10 @@ class _Loader(yaml.SafeLoader):
     """Plain data only; no aliases, with which a few lines can stand for gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=self.peek_event().start_mark)
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
+        if isinstance(event, yaml.events.AliasEvent):
+            mark: Any = event.start_mark
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=mark)
         return super().compose_node(parent, index)
 
 
@@ -71,6 +73,7 @@ def _plain(loader: Any, node: Any, place: Place, lines: dict[Place, int], where:
         name = str(key.value)
         if name in out:
             raise InvalidInput(f"the key {name[:60]!r} stands here twice", where=f"{where}:{at}")
-        lines[(*place, name)] = at
-        out[name] = _plain(loader, value, (*place, name), lines, where)
+        below = (*place, name)
+        lines[below] = at
+        out[name] = _plain(loader, value, below, lines, where)
     return out
