@@ -10,6 +10,7 @@ from statistics import median
 import msgspec
 
 from eroica.producers.agent.amd import AmdSource
+from eroica.producers.agent.cgroups import CgroupSource
 from eroica.producers.agent.exporters import DCGM, NODE, ExporterSource
 from eroica.producers.agent.nics import NicSource
 from eroica.producers.agent.nvml import NvmlSource
@@ -57,7 +58,8 @@ class Hardware:
             gpus = [source("dcgm exporter", lambda: ExporterSource(settings.dcgm_url, DCGM))]
         else:
             gpus = [source("NVIDIA GPUs", NvmlSource), source("AMD GPUs", AmdSource)]
-        others: list[Sampled] = [SampledHost(interval_s, now_us), source("network devices", NicSource), source("PCIe", PciSource)]
+        others: list[Sampled] = [SampledHost(interval_s, now_us), source("control groups", CgroupSource)]
+        others += [source("network devices", NicSource), source("PCIe", PciSource)]
         if settings.node_exporter_url:
             others.append(source("node exporter", lambda: ExporterSource(settings.node_exporter_url, NODE)))
         return cls([*others, *gpus], gpus)

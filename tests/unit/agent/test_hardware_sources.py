@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from hardware_kit import DCGM_PAGE, NODE_PAGE, Gpu, RecordedAmd, RecordedNvml, r
 
 from eroica.producers.agent import exporters
 from eroica.producers.agent.amd import AmdSource, pcie_generation
+from eroica.producers.agent.cgroups import CgroupSource
 from eroica.producers.agent.ethtool import Statistics
 from eroica.producers.agent.exporters import DCGM, NODE, ExporterSource, fetch_page, parse
 from eroica.producers.agent.nics import NicSource
@@ -208,6 +210,49 @@ def test_the_kernel_answers_for_an_interface_that_is_there_and_not_for_others() 
     assert Statistics("no-such-interface-at-all").read() == {}
     for net in Path("/sys/class/net").iterdir():
         assert all(isinstance(value, int) for value in Statistics(net.name).read().values())
+
+
+VERSION_2 = {
+    "proc/7/cgroup": "0::/kubepods/pod1/main", "proc/8/cgroup": "0::/kubepods/pod1/main", "proc/9/cgroup": "0::/../outside",
+    "cg/kubepods/pod1/main/cgroup.procs": "7",
+    "cg/kubepods/pod1/main/cpu.stat": "usage_usec 9\nnr_throttled 3\nthrottled_usec 2500000",
+    "cg/kubepods/pod1/main/memory.current": 750, "cg/kubepods/pod1/main/memory.max": 1000,
+    "cg/kubepods/pod1/main/cpu.pressure": "some avg10=1.00 avg60=0.00 avg300=0.00 total=4000000\nfull avg10=0.00 total=1",
+    "cg/kubepods/pod1/main/memory.pressure": "not supported",
+}  # fmt: skip
+VERSION_1 = {
+    "proc/7/cgroup": "9:name=systemd:/x\n4:memory:/job\n3:cpu,cpuacct:/job\n0::/", "cg/cpu,cpuacct/job/cgroup.procs": "7",
+    "cg/cpu,cpuacct/job/cpu.stat": "nr_periods 1\nnr_throttled 1\nthrottled_time 1500000000", "cg/memory/job/cgroup.procs": "7",
+    "cg/memory/job/memory.usage_in_bytes": 10, "cg/memory/job/memory.limit_in_bytes": 9223372036854771712,
+}  # fmt: skip
+IN_A_CONTAINER = {
+    "proc/7/cgroup": "0::/docker/0123/main", "cg/cgroup.procs": "7", "cg/cpu.stat": "throttled_usec 1000000",
+    "cg/memory.max": "max",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        pytest.param(
+            VERSION_2, {("cpu_throttled", "main"): 2.5, ("job_mem_used", "main"): 0.75, ("job_cpu_pressure", "main"): 4.0}, id="2"
+        ),
+        pytest.param(VERSION_1, {("cpu_throttled", "job"): 1.5}, id="1, without a limit of memory"),
+        pytest.param(IN_A_CONTAINER, {("cpu_throttled", "main"): 1.0}, id="2, the container's own group mounted as the root"),
+        pytest.param({"cg/x": 1, "proc/7/cgroup": "nonsense"}, {}, id="nonsense"),
+    ],
+)
+def test_control_groups_of_the_job(tmp_path: Path, files: dict[str, object], told: dict[tuple[str, str], float]) -> None:
+    write_sysfs(tmp_path, files)
+    assert table(CgroupSource(tmp_path / "proc", tmp_path / "cg").read(frozenset({7, 8, 9, 10}))) == told
+
+
+def test_control_groups_of_this_process_are_read_without_an_error() -> None:
+    try:
+        source = CgroupSource()
+    except Absent:
+        pytest.skip("this host shows no control groups")
+    assert all(r.value >= 0 for r in source.read(frozenset({os.getpid(), 2**22 + 1})))
 
 
 def test_a_dcgm_page() -> None:
