@@ -1,8 +1,8 @@
 """What the kernel's control groups hold the training processes down to: CPU quota, memory limit, pressure within the group.
 
 A container's limits do not show in the host's figures: a job whose loaders are throttled by their quota sees idle CPUs. Control
-groups come in two versions, often both at once, and a container may see its own group as the root; whatever cannot be read is left
-out.
+groups come in two versions, often both at once, and a container may see its own group as the root; whatever cannot be read is
+left out.
 """
 
 from __future__ import annotations

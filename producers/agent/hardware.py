@@ -93,6 +93,9 @@ class Hardware:
                 series += _clock(one.moments, mine, start_us, end_us)
             else:
                 metrics += _of_host(found)
+        notes += [
+            f"{one.failures} readings of {one.name} have failed since the agent began" for one in self._sources if one.failures
+        ]
         if vendor:  # the vendor's library tells the rank's own link, sysfs those of all accelerators
             metrics = _last_of_each(metrics)
         if len(metrics) > MAX_METRICS:

@@ -183,8 +183,10 @@ def test_failures_are_counted_and_said_once_and_then_the_source_rests(caplog: py
         for _ in range(20):
             one.want(frozenset())
             time.sleep(0.005)
+    window = Hardware([one], []).window(who(), 0, 1)
     one.close()
     assert one.failures == MAX_FAILURES
+    assert window.notes == (f"{MAX_FAILURES} readings of page have failed since the agent began",)
     assert sum("the page is gone" in r.getMessage() for r in caplog.records) == 1
 
 
