@@ -12,10 +12,11 @@ from eroica.offline.align import align_steps, missing_note, pair_notes
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.timelines import diagnose_timeline, timeline_in
+from eroica.producers.trace.filenames import folder_of_place, step_of_place
 from eroica.producers.trace.folder import Found, name_ranks, one_run
 from eroica.producers.trace.frontend import Opened, open_workers
 from eroica.producers.trace.identity import process_groups
-from eroica.producers.trace.listing import RankRule, list_traces
+from eroica.producers.trace.listing import Listing, RankRule, list_traces, relative_to
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.summarise import identity_from_trace, summarise
 from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError
@@ -87,26 +88,29 @@ def diagnose(
         return Diagnosis(diagnose_timeline(timeline, settings), 1, [])
     listing = list_traces(source)
     told.ranks.check_used(listing.files, listing.root)
+    files, job = _of_job(listing, told.job)
     workers: list[_Worker] = []
     unread: list[Unread] = []
-    for done, path in enumerate(listing.files):
-        tell(path.name, done, len(listing.files))
+    for done, path in enumerate(files):
+        tell(path.name, done, len(files))
         try:
             rank = told.ranks.rank_of(path, listing.root)
             workers += [_worker(opened, rank, source) for opened in open_workers(path)]
         except InvalidInput as error:
             unread.append(Unread(path, error.what))
-    tell("", len(listing.files), len(listing.files))
+    tell("", len(files), len(files))
     if not workers:
         first = unread[0]
         raise InvalidInput(
-            f"none of {len(listing.files)} files is a trace that can be read; the first: {first.why}", where=str(first.path)
+            f"none of {len(files)} files is a trace that can be read; the first: {first.why}", where=str(first.path)
         )
     notes = listing.notes
+    if len(files) < len(listing.files):
+        notes.append(f"{len(listing.files) - len(files)} traces outside of {told.job} were not read")
     named, said = name_ranks([w.found for w in workers])
     notes += said
     workers = [_Worker(f, _as_rank(w.summary, f.rank), w.groups) for f, w in zip(named, workers, strict=True)]
-    chosen, said = one_run(named, listing.root, told.job)
+    chosen, said = one_run(named, listing.root, job)
     notes += said
     of = {(w.found.path, w.found.place): w for w in workers}
     kept = [of[f.path, f.place] for f in chosen]
@@ -118,7 +122,17 @@ def diagnose(
     if len(unread) > MAX_NAMED:
         notes.append(f"{len(unread) - MAX_NAMED} more files gave nothing")
     verdict = judge(placed(summaries, view), settings, view)
-    return Diagnosis(_with_notes(verdict, notes), len(listing.files), unread)
+    return Diagnosis(_with_notes(verdict, notes), len(files), unread)
+
+
+def _of_job(listing: Listing, job: str) -> tuple[list[Path], str]:
+    """The files whose path names the run that is asked for, so that no others are read; else all, and the name to choose by."""
+    if not job:
+        return listing.files, ""
+    places = [(path, relative_to(path, listing.root)) for path in listing.files]
+    named = [path for path, place in places if job in step_of_place(place) or job in folder_of_place(place)]
+    exact = [path for path, place in places if job in (step_of_place(place), folder_of_place(place))]
+    return (exact or named, "") if named else (listing.files, job)
 
 
 def _worker(opened: Opened, rank: int | None, root: Path) -> _Worker:

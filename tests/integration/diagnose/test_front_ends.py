@@ -112,6 +112,10 @@ def test_foreign_files_between_are_named_and_two_runs_are_told_apart(tmp_path: P
     text = " ".join(notes)
     assert "2" in found
     assert "1 file is no trace" in text and "config.json gave nothing" in text
+    assert "4 traces outside of job-b were not read" in text
+    # Without a word of the user both are read, and one of them is chosen and named.
+    found, notes = culprits(tmp_path)
+    assert "2" in found and any("the folder holds 2 runs (job-a (4), job-b (4))" in note for note in notes)
 
 
 def test_a_layout_parts_the_roles_and_one_that_cannot_be_is_refused(tmp_path: Path) -> None:
