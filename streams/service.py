@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -82,7 +83,7 @@ def _run(shell: Any, workdir: Path | None) -> int:
         def _on_sigint(self) -> None:
             self._flag_as_shutdown_by_signal()
             _end_later()
-            self._schedule_shutdown(2)
+            self._schedule_shutdown(signal.SIGINT)
 
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -76,9 +76,12 @@ class Service:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
 
-    def stop(self) -> int:
-        self.process.terminate()
-        return self.process.wait(40)
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(40)
+        self._reader.join(10)
+        assert "did not end in time" not in "".join(self.lines)
+        return code
 
 
 def until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
@@ -208,7 +211,7 @@ def test_iterations_in_request_out_summaries_in_groups_out(bench: Bench) -> None
     answer(bench, request, (3, 0, 1, 2))
     groups = chunks(bench.read("groups", enough=lambda found: len(found) == 2))
     assert sorted((g.received, g.closed_by) for g in groups) == [("0-1", "complete"), ("2-3", "complete")]
-    assert detect.stop() == 0 and group.stop() == 0
+    assert detect.stop(signal.SIGINT) == 0 and group.stop(signal.SIGINT) == 0
     assert len(bench.everything("control")) == 1
 
 
