@@ -25,7 +25,7 @@ from eroica.schemas.errors import InvalidInput, SchemaError, TopologyError
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.iterations import IterationBatch, StepPartial
 from eroica.schemas.jobs import JobAnnouncement
-from eroica.schemas.memory import Feedback
+from eroica.schemas.memory import Baseline, Feedback
 from eroica.schemas.outputs import InputRef
 from eroica.schemas.settings import DetectSettings, EroicaSettings, GroupSettings
 from eroica.schemas.summaries import CloseClass, Expectation, StackEvidence, Summary, SummaryError
@@ -94,6 +94,7 @@ def replay(
     recorded = _recorded_verdicts(source)
     groups = _Groups(source, settings.group)
     core = LocalizerCore(settings.localize, listen=_listener(source, recorded), watch=watch)
+    _remember_past(source, core)
     verdicts: list[Replayed] = []
     for chunk, ref in groups.chunks():
         for output in core.feed(chunk, ref):
@@ -216,6 +217,15 @@ def _listener(source: _Source, recorded: dict[str, Replayed]) -> Listener:
         return table.heard_until(request.issued_at_us) if known is None else table.heard(request.issued_at_us, known)
 
     return listen
+
+
+def _remember_past(source: _Source, core: LocalizerCore) -> None:
+    """The healthy profiles that were recorded; each is held only against requests that are later than it."""
+    for record in source.records("baselines"):
+        try:
+            core.remember(decode_as(Baseline, record.value, record.where))
+        except SchemaError:
+            continue
 
 
 def _requests_again(source: _Source, settings: DetectSettings) -> tuple[Agreement, int, list[str]]:

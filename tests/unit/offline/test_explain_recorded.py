@@ -74,3 +74,30 @@ def test_figures_that_come_out_otherwise_fail_the_command(
     monkeypatch.setitem(registry._TABLES, ("eroica/own-time", "own time per step"), times.communication)
     assert main(["replay", str(recording), "--explain", "last"]) == 1
     assert "DIFFERENT" in capsys.readouterr().out
+
+
+def test_a_recorded_past_explains_what_grew_since(tmp_path: Path) -> None:
+    """As recorded by a localizer that had judged the healthy profile long before the recording begins."""
+    from eroica.bus import Incoming
+    from eroica.localizer.past import baselines_of
+    from eroica.offline.recording import read_file
+    from eroica.offline.replay import replay
+    from eroica.offline.writer import RecordingWriter
+    from eroica.schemas.codec import encode
+
+    assert main(["simulate", "regression", "--out", str(tmp_path / "whole")]) == 0
+    manifest, kept = read_manifest(tmp_path / "whole"), []
+    replay(tmp_path / "whole", manifest, load_settings(), watch=kept.append)
+    healthy, broken = sorted(kept, key=lambda one: one.verdict.event_time)
+    writer = RecordingWriter(tmp_path / "later", job=manifest.job, prefix=manifest.prefix, settings=manifest.settings)
+    for offset, baseline in enumerate(baselines_of(healthy.frame)):
+        writer.add("baselines", Incoming("baselines", 0, offset, b"k", encode(baseline), (), offset))
+    for entry in manifest.files:
+        for record in read_file(tmp_path / "whole", entry):
+            if entry.topic != "summaries" or broken.verdict.request.id.encode() in (record.value or b""):
+                writer.add(entry.topic, record)
+    writer.close()
+    found = explain_recorded(tmp_path / "later", read_manifest(tmp_path / "later"), load_settings(), "last")
+    assert found.verdict == broken.verdict
+    assert "whole_job" in [cause.class_ for cause in found.verdict.causes]
+    assert found.wrong == 0
