@@ -37,6 +37,12 @@ def rank_of_file(path: str | Path) -> int:
     return -1
 
 
+def says_rank(text: str) -> int:
+    """The rank of a name that calls it so (``rank3``); -1 for any other, a bare number too."""
+    match = _FILE_RULES[0].search(text)
+    return int(match.group(1)) if match is not None and int(match.group(1)) <= MAX_RANK else -1
+
+
 def rank_of_text(text: str) -> int:
     """Rank by one name; -1 if it tells none."""
     for rule in _FILE_RULES:

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from eroica.producers.trace.filenames import folder_of_place, place_of_file, rank_of_text, ranks_by_place, step_of_place
+from eroica.producers.trace.filenames import (
+    folder_of_place,
+    place_of_file,
+    rank_of_text,
+    ranks_by_place,
+    says_rank,
+    step_of_place,
+)
 from eroica.producers.trace.frontend import Opened
 from eroica.producers.trace.listing import relative_to
 from eroica.schemas.errors import InvalidInput, UsageError
@@ -74,7 +81,7 @@ def name_ranks(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
         if all(one.rank >= 0 for one in named):
             notes.append("the traces tell no ranks: they are taken from TP, PP and DP in the files' names, TP first")
     for one in found:
-        by_name = rank_of_text(one.path.name)
+        by_name = says_rank(one.path.name)
         if one.source == "distributed_info" and by_name not in (-1, one.rank):
             notes.append(f"{one.path.name} says inside that it is rank {one.rank}'s: that counts, not its name")
     several = {one.path for one in found if one.places > 1}
