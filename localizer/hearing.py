@@ -1,4 +1,4 @@
-"""Follows the topic of feedback beside the localizer's own work; without it verdicts go out all the same, without counts."""
+"""Follows topics beside the localizer's own work: feedback, and healthy profiles. Without them verdicts go out all the same."""
 
 from __future__ import annotations
 
@@ -7,46 +7,47 @@ import threading
 from types import TracebackType
 
 from eroica.bus.consumer import read_partitions
+from eroica.bus.message import Incoming
 from eroica.localizer.feedback import FeedbackTable, Heard
 from eroica.schemas.codec import decode_as
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.errors import EroicaError, SchemaError
-from eroica.schemas.memory import Feedback
+from eroica.schemas.memory import Baseline, Feedback
 from eroica.schemas.outputs import InputRef
 from eroica.schemas.settings import KafkaSettings
 
 _log = logging.getLogger(__name__)
 
-CLIENT = "eroica-localize-feedback"
 READ_S = 20.0
 """The first reading may take so long; verdicts do not wait for more."""
 STOP_S = 5.0
+MAX_PROFILES = 20_000
+"""Healthy profiles, class by class, that wait to be taken over or are kept for a new start; the oldest go first."""
 
 
-class FeedbackReader:
-    """A thread that reads all of ``feedback`` and then follows it. Called with a request it tells what counts."""
+class Follower:
+    """A thread that reads all of a topic and then follows it. A context manager."""
+
+    topic = ""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._table = FeedbackTable()
         self._lock = threading.Lock()
         self._stop, self._ready = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="eroica-feedback", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"eroica-{self.topic}", daemon=True)
 
-    def __enter__(self) -> FeedbackReader:
+    def __enter__(self) -> None:
         self._thread.start()
         if not self._ready.wait(READ_S):
-            _log.warning("feedback was not read within %g s: the first verdicts go out without its counts", READ_S)
-        return self
+            _log.warning("%s was not read within %g s: the first verdicts go out without it", self.topic, READ_S)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
         self._thread.join(STOP_S)
 
-    def __call__(self, request: ProfileRequest) -> Heard:
-        """What was heard so far."""
-        with self._lock:
-            return self._table.heard(request.issued_at_us)
+    def _take(self, record: Incoming) -> None:
+        """One record, with the lock held. Must not raise."""
+        raise NotImplementedError
 
     def _run(self) -> None:
         try:
@@ -54,20 +55,71 @@ class FeedbackReader:
             self._ready.set()
             self._read(position, to_end=False)
         except EroicaError as error:
-            _log.warning("feedback is not read, verdicts go without its counts: %s", error)
+            _log.warning("%s is not read, verdicts go without it: %s", self.topic, error)
         finally:
             self._ready.set()
 
     def _read(self, position: dict[int, int], *, to_end: bool) -> dict[int, int]:
         for batch in read_partitions(
-            self._settings, "feedback", start=position, to_end=to_end, stop=self._stop.is_set, client_id=CLIENT
+            self._settings,
+            self.topic,
+            start=position,
+            to_end=to_end,
+            stop=self._stop.is_set,
+            client_id=f"eroica-localize-{self.topic}",
         ):
-            for record in batch:
-                position[record.partition] = record.offset + 1
-                try:
-                    vote = decode_as(Feedback, record.value, record.where)
-                except SchemaError:
-                    vote = None
-                with self._lock:
-                    self._table.feed(vote, InputRef("feedback", record.partition, record.offset))
+            with self._lock:
+                for record in batch:
+                    position[record.partition] = record.offset + 1
+                    self._take(record)
         return position
+
+
+class FeedbackReader(Follower):
+    """Called with a request it tells which votes count."""
+
+    topic = "feedback"
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        super().__init__(settings)
+        self._table = FeedbackTable()
+
+    def __call__(self, request: ProfileRequest) -> Heard:
+        """What was heard so far."""
+        with self._lock:
+            return self._table.heard(request.issued_at_us)
+
+    def _take(self, record: Incoming) -> None:
+        try:
+            vote = decode_as(Feedback, record.value, record.where)
+        except SchemaError:
+            vote = None
+        self._table.feed(vote, InputRef("feedback", record.partition, record.offset))
+
+
+class PastReader(Follower):
+    """Healthy profiles of all jobs, also those that other localizers found."""
+
+    topic = "baselines"
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        super().__init__(settings)
+        self._profiles: list[Baseline] = []
+        self._taken = 0
+
+    def news(self, *, all_: bool = False) -> list[Baseline]:
+        """Those that came since the last call; with *all_* every one that is kept."""
+        with self._lock:
+            found = self._profiles[0 if all_ else self._taken :]
+            self._taken = len(self._profiles)
+        return found
+
+    def _take(self, record: Incoming) -> None:
+        try:
+            self._profiles.append(decode_as(Baseline, record.value, record.where))
+        except SchemaError as error:
+            _log.warning("a healthy profile cannot be read: %s", error)
+            return
+        if len(self._profiles) > MAX_PROFILES:
+            self._profiles.pop(0)
+            self._taken = max(self._taken - 1, 0)

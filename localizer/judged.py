@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from eroica.localizer.actions import Advice
 from eroica.localizer.frame import Frame
 from eroica.localizer.judgement import Judgement
-from eroica.localizer.past import Past
+from eroica.localizer.own import Past
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import Verdict
 

@@ -7,7 +7,7 @@ costs nobody anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
@@ -20,6 +20,8 @@ MIN_PEERS = 3
 """Fewer workers in a role cannot show which of them is the odd one."""
 FLOOR = 0.01
 """The lasting difference between equal machines is taken as at least this share of the own time …"""
+FLOOR_KNOWN = 0.005
+"""… this one where each worker's own way is known from the past …"""
 FLOOR_FEW = 3.0
 """… and more in small roles, whose spread is known badly: times 1 + this / peers."""
 MIN_HEALTHY = 1 / 3
@@ -28,10 +30,35 @@ SAME, CHANGED, MIN_SAME = 0.03, 0.05, 0.25
 """A worker is as before within this share of its role's own time then; a role changed beyond this; so many must be as before."""
 GAP_SPREADS, GAP_SHARE = 6.0, 0.02
 """Two clusters lie apart by so many spreads of the faster one, and by this share of the own time."""
+MAX_WIDER = 6.0
+"""A limit is widened so many times at most for few samples; the floor guards the rest."""
+MAX_BIAS = 0.03
+"""A worker that was slower than its role in the healthy past by more than this share is slow, not different."""
 FALSE_ALARMS = 1e-3
 """Chance that a healthy frame holds an outlier by the normal distribution, however many workers it has."""
 
 Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a healthy profile of the same job showed. Times in µs per step."""
+
+    request: str
+    event_time_us: int
+    own_us: dict[str, float]
+    """Class → usual own time."""
+    step_us: float
+    own_by_rank: dict[int, float] = field(default_factory=dict)
+    """Rank → its own time, of roles small enough to tell."""
+    busy_us: float = 0.0
+    """What the own times make of a step, without communication."""
+    lost_us: float = 0.0
+    """Time of a step that went to ranks slower than usual in their role, whoever it was."""
+    functions: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Class → function (as ``past.function_key``) → exclusive time per step."""
+    transfers: dict[str, float] = field(default_factory=dict)
+    """What a communicator does (``transfers.kind_keys``) → its usual duration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +76,7 @@ class OwnTime:
     spread_us: Floats
     """Shape (n,): spread of a single step's own time in the role."""
     excess_us: Floats
-    """Shape (n,): own time above the usual in the median step."""
+    """Shape (n,): own time above the usual that most steps reach."""
     z: Floats
     """Shape (n,): ``excess_us`` in robust standard deviations of the role."""
     limit: Floats
@@ -64,12 +91,11 @@ class OwnTime:
         return out
 
 
-def measure_own(frame: Frame, least_z: float, past_own_us: dict[str, float] | None = None) -> OwnTime:
+def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTime:
     """Own times of *frame* by step, compared within each role.
 
     :param least_z: no limit is below this.
-    :param past_own_us: class → its own time per step in a healthy profile: tells which part of a role is as usual, where there is
-        doubt.
+    :param past: a healthy profile: tells which part of a role is as usual where there is doubt, and what is each rank's way.
     """
     steps, step_us = frame.step_table()
     wait = np.minimum(_exposed(frame, steps), step_us)
@@ -81,22 +107,24 @@ def measure_own(frame: Frame, least_z: float, past_own_us: dict[str, float] | No
     limit = np.full(n, max(least_z, -NormalDist().inv_cdf(FALSE_ALARMS / max(n, 1))))
     for role in np.unique(frame.cls).tolist() if steps.size else []:
         rows = np.flatnonzero(frame.cls == role)
-        then = (past_own_us or {}).get(frame.classes[role], 0.0)
+        then = past.own_us.get(frame.classes[role], 0.0) if past else 0.0
         reference = _as_before(own[rows], then)
         if reference is None:
             reference = _healthy(own[rows], [frame.hosts[row] for row in rows.tolist()])
         usual[rows] = np.median(own[rows][reference], axis=0)
         if rows.size < MIN_PEERS:
             continue
-        apart = own[rows] - usual[rows]
-        lasting = np.median(apart, axis=1)
-        each = MAD_TO_SIGMA * float(np.median(np.abs(apart[reference] - lasting[reference][:, None])))
+        apart = own[rows] - usual[rows] - _own_bias(frame, rows, past)
+        lasting = lower_median(apart)
+        each = MAD_TO_SIGMA * float(np.median(np.abs(apart - np.median(apart, axis=1)[:, None])))
         between = MAD_TO_SIGMA * float(np.median(np.abs(lasting[reference] - np.median(lasting[reference]))))
         few = int(reference.sum())
-        floor = FLOOR * (1 + FLOOR_FEW / few) * float(np.median(usual[rows[0]]))
+        known = past is not None and all(rank in past.own_by_rank for rank in frame.ranks[rows].tolist())
+        floor = (FLOOR_KNOWN if known else FLOOR) * (1 + FLOOR_FEW / few) * float(np.median(usual[rows[0]]))
         spread[rows], excess[rows], comparable[rows] = each, lasting, True
-        chance = few_samples(float(limit[0]), few - 1) * max(between, 1.25 * each / np.sqrt(steps.size))
-        z[rows] = lasting / max(chance, floor, 1e-9)
+        single = 1.25 * each / np.sqrt(steps.size) * few_samples(float(limit[0]), rows.size * (steps.size - 1))
+        chance = np.hypot(single, between * few_samples(float(limit[0]), few - 1))
+        z[rows] = lasting / max(float(chance), floor, 1e-9)
     return OwnTime(steps, step_us, wait, own, usual, spread, excess, z, limit, comparable)
 
 
@@ -106,7 +134,27 @@ def few_samples(limit: float, freedom: int) -> float:
     Ratio of Student's quantile to the normal one, by the first terms of its expansion (Hill, CACM 13 (1970), algorithm 396).
     """
     n = max(freedom, 1)
-    return 1 + (limit**2 + 1) / (4 * n) + (5 * limit**4 + 16 * limit**2 + 3) / (96 * n**2)
+    return min(MAX_WIDER, 1 + (limit**2 + 1) / (4 * n) + (5 * limit**4 + 16 * limit**2 + 3) / (96 * n**2))
+
+
+def lower_median(table: Floats) -> Floats:
+    """Value that most columns of each row reach; of an even number the lower of the two in the middle.
+
+    What happens in one of two steps does not last.
+    """
+    return np.asarray(np.sort(table, axis=1)[:, (table.shape[1] - 1) // 2])
+
+
+def _own_bias(frame: Frame, rows: Ints, past: Past | None) -> Floats:
+    """How much slower than its role each of *rows* was in the healthy past, shape (peers, 1); 0 where that is not known."""
+    out = np.zeros((rows.size, 1))
+    if past is None:
+        return out
+    role = past.own_us.get(frame.classes[int(frame.cls[rows[0]])], 0.0)
+    for i, rank in enumerate(frame.ranks[rows].tolist()):
+        known = past.own_by_rank.get(rank)
+        out[i] = 0.0 if known is None else float(np.clip(known - role, -MAX_BIAS * role, MAX_BIAS * role))
+    return out
 
 
 def _as_before(own: Floats, then_us: float) -> Bools | None:

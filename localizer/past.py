@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from eroica.localizer.frame import Frame
-from eroica.localizer.own import measure_own
+from eroica.localizer.own import Past, measure_own
 from eroica.localizer.profile import exclusive_table, function_label
 from eroica.localizer.stepmodel import step_model
 from eroica.localizer.transfers import kind_keys, meetings, weighted_medians
 from eroica.schemas.groups import FunctionName
 from eroica.schemas.memory import Baseline
+from eroica.schemas.ranks import format_ranks, parse_ranks
 
 MAX_FUNCTIONS, MAX_TRANSFERS = 200, 500
 """Entries of a baseline: those that take longest."""
+MAX_RANKS = 4_096
+"""Ranks of a class whose own times are kept one by one."""
 MAX_REMEMBERED = 10_000
 """Profiles of all jobs together."""
-
-
-@dataclass(frozen=True)
-class Past:
-    """What a healthy profile of the same job showed. Times in µs per step."""
-
-    request: str
-    event_time_us: int
-    own_us: dict[str, float]
-    """Class → usual own time."""
-    step_us: float
-    busy_us: float = 0.0
-    """What the own times make of a step, without communication."""
-    lost_us: float = 0.0
-    """Time of a step that went to ranks slower than usual in their role, whoever it was."""
-    functions: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Class → function (as :func:`function_key`) → exclusive time per step."""
-    transfers: dict[str, float] = field(default_factory=dict)
-    """What a communicator does (``transfers.kind_keys``) → its usual duration."""
 
 
 def function_key(function: FunctionName) -> str:
@@ -81,6 +64,8 @@ def baselines_of(frame: Frame) -> list[Baseline]:
                 event_time_us=frame.request.issued_at_us,
                 step_us=round(float(own.step_us[rows].mean()), 1),
                 own_us=round(float(np.median(own.own_us[rows])), 1),
+                ranks=format_ranks(frame.ranks[rows]) if rows.size <= MAX_RANKS else "",
+                own_by_rank_us=np.median(own.own_us[rows], axis=1).round(1).tolist() if rows.size <= MAX_RANKS else [],
                 busy_us=round(busy, 1),
                 lost_us=round(lost, 1),
                 functions={name: round(value, 1) for name, value in longest},
@@ -125,6 +110,9 @@ class PastProfiles:
                 event_time_us=event_time_us,
                 own_us={b.cls: b.own_us for b in mine},
                 step_us=float(np.mean([b.step_us for b in mine])),
+                own_by_rank={
+                    rank: us for b in mine for rank, us in zip(parse_ranks(b.ranks).tolist(), b.own_by_rank_us, strict=False)
+                },
                 busy_us=max(b.busy_us for b in mine),
                 lost_us=max(b.lost_us for b in mine),
                 functions={b.cls: b.functions for b in mine},

@@ -18,6 +18,8 @@ LABEL_FRAMES = 3
 OWN_FRAMES = "producers/hook/"
 """Frames of the hook itself, which stands between the loop and its loader: no news to anybody."""
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) ([^>]*)>$")
+_WAITS = re.compile(r"^(?:cuda|hip|cu[A-Z]|#)|wait|synchronize|acquire|\bpoll\b|_local_scalar_dense|\bitem\b", re.IGNORECASE)
+"""Host functions that take long because something else does, and annotations around others."""
 SPECIFIC = {"python": 0, "compute": 1, "memory": 1, "collective": 2}
 """Whose name helps an engineer most: the user's own code first."""
 
@@ -30,6 +32,8 @@ class Grown:
     category: str
     value_us: float
     usual_us: float
+    hidden: bool = False
+    """Self time, most of it at moments at which the device works."""
 
     @property
     def excess_us(self) -> float:
@@ -37,18 +41,19 @@ class Grown:
         return self.value_us - self.usual_us
 
 
-def exclusive_table(frame: Frame, rows: Ints) -> Floats:
-    """Time on the critical path per step, shape (len(rows), functions), µs."""
+def exclusive_table(frame: Frame, rows: Ints, of: str = "exclusive_us") -> Floats:
+    """Time on the critical path per step, or another of the patterns' times, shape (len(rows), functions), µs."""
     table = np.zeros((frame.size, len(frame.functions)))
     steps = np.maximum(np.bincount(frame.step_row, minlength=frame.size), 1)
-    np.add.at(table, (frame.pattern_row, frame.pattern_function), frame.pattern["exclusive_us"])
+    np.add.at(table, (frame.pattern_row, frame.pattern_function), frame.pattern[of])
     return np.asarray((table / steps[:, None])[rows])
 
 
 def grown_functions(frame: Frame, row: int, peers: Ints, least_us: float, most: int = 5) -> list[Grown]:
     """What *row* spends at least *least_us* µs a step more on than the median of *peers*, most excess first.
 
-    Collectives are left out, since their time is waiting; among equals the user's own code comes first.
+    Collectives are left out, since their time is waiting; among equals the user's own code comes first. Host functions that the
+    device's work hides count by their self time: the host may launch the next collective late all the same.
     """
     if not frame.functions or peers.size == 0:
         return []
@@ -64,6 +69,12 @@ def grown_functions(frame: Frame, row: int, peers: Ints, least_us: float, most: 
         for (label, category), which in columns.items()
     ]
     found = [g for g in found if g.excess_us >= least_us]
+    spent, usual = exclusive_table(frame, np.array([row]), "total_us")[0], exclusive_table(frame, peers, "total_us")
+    for (label, category), which in columns.items():
+        hidden = Grown(label, category, float(spent[which].sum()), float(np.median(usual[:, which].sum(axis=1))), True)
+        on_path = float(own[which].sum())
+        if category == "python" and on_path < hidden.value_us / 2 and hidden.excess_us >= least_us and not _WAITS.search(label):
+            found = [g for g in found if (g.label, g.category) != (label, category)] + [hidden]
     found.sort(key=lambda g: (-round(g.excess_us, 3), SPECIFIC.get(g.category, 3), g.label))
     return found[:most]
 
@@ -82,7 +93,7 @@ def function_evidence(frame: Frame, row: int, peers: Ints, grown: list[Grown], r
     return [
         Evidence(
             kind="function",
-            metric="exclusive time per step",
+            metric="self time per step, hidden by the device's work" if g.hidden else "exclusive time per step",
             subject=f"rank {int(frame.ranks[row])}: {g.label}",
             value=round(g.value_us / 1e3, 3),
             unit="ms",

@@ -23,12 +23,14 @@ from eroica.bus.dlq import DeadLetterLimit, dead_letter
 from eroica.bus.folders import own_folder
 from eroica.bus.message import Incoming
 from eroica.localizer.core import LocalizerCore
-from eroica.localizer.feedback import Listener, nothing_heard
-from eroica.localizer.hearing import FeedbackReader
+from eroica.localizer.feedback import Listener
+from eroica.localizer.hearing import FeedbackReader, PastReader
 from eroica.localizer.transactions import Record, TransactionAborted, Transactor
 from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.errors import BrokerError, InvalidInput, SchemaError, UsageError
 from eroica.schemas.groups import GroupChunk
+from eroica.schemas.ids import stable_id
+from eroica.schemas.memory import Baseline
 from eroica.schemas.outputs import InputRef, Output
 from eroica.schemas.settings import EroicaSettings
 from eroica.schemas.verdicts import Verdict
@@ -37,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 GROUP = "localize"
 STAGE = "localize"
-TOPICS = ("groups", "groups.dlq", "verdicts")
+TOPICS = ("groups", "groups.dlq", "verdicts", "baselines")
 MAX_INSTANCES = 64
 """Localizers on one host under one prefix."""
 REFUSED = (InvalidInput, ArithmeticError, LookupError, TypeError, AttributeError, ValueError)
@@ -62,17 +64,18 @@ def run_localizer(settings: EroicaSettings) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with _instance(settings.kafka.prefix) as transactional_id, FeedbackReader(settings.kafka) as listen:
-        Localizer(settings, transactional_id, listen).run(stop.is_set)
+    listen, past = FeedbackReader(settings.kafka), PastReader(settings.kafka)
+    with _instance(settings.kafka.prefix) as transactional_id, listen, past:
+        Localizer(settings, transactional_id, listen, past).run(stop.is_set)
     return 0
 
 
 class Localizer:
     """Moves messages between the topics and the core; decides nothing."""
 
-    def __init__(self, settings: EroicaSettings, transactional_id: str, listen: Listener = nothing_heard) -> None:
+    def __init__(self, settings: EroicaSettings, transactional_id: str, listen: Listener, past: PastReader) -> None:
         self._settings = settings
-        self._listen = listen
+        self._listen, self._past = listen, past
         self._transactor = Transactor(settings.kafka, transactional_id)
         self._limit = DeadLetterLimit()
         self._known: frozenset[tuple[str, int]] = frozenset()
@@ -96,6 +99,7 @@ class Localizer:
                     self._assigned(consumer)
                 if not batch:
                     continue
+                self._remember(self._past.news())
                 try:
                     self._handle(consumer, batch)
                 except TransactionAborted as error:
@@ -108,6 +112,10 @@ class Localizer:
         if not self._known and consumer.assigned:
             print(f"eroica localize ready (partitions groups: {len(consumer.assigned)})", file=sys.stderr, flush=True)
         self._known = consumer.assigned
+
+    def _remember(self, profiles: list[Baseline]) -> None:
+        for profile in profiles:
+            self._core.remember(profile)
 
     def _revoked(self, partitions: list[tuple[str, int]]) -> None:
         for topic, partition in partitions:
@@ -126,6 +134,7 @@ class Localizer:
 
     def _start_over(self, consumer: GroupConsumer) -> None:
         self._core = LocalizerCore(self._settings.localize, listen=self._listen)
+        self._remember(self._past.news(all_=True))
         self._committed.clear()
         self._published_to.clear()
         self._know_published()
@@ -160,17 +169,23 @@ class Localizer:
         return moved
 
     def _record(self, output: Output) -> Record:
-        verdict = output.message
-        if not isinstance(verdict, Verdict):
-            raise TypeError(f"the core gave a {type(verdict).__name__}")
-        time_ms = output.event_time_us // 1_000
+        message = output.message
+        if isinstance(message, Verdict):
+            event_id = message.verdict_id
+            _log.info("verdict %s: %s", event_id, message.headline[:300])
+        elif isinstance(message, Baseline):
+            event_id = stable_id("baseline", message.job, message.request, message.cls)
+        else:
+            raise TypeError(f"the core gave a {type(message).__name__}")
         headers = cloudevent_headers(
-            event_type="io.eroica.verdict", source="/localize", event_id=verdict.verdict_id, time_ms=max(time_ms, 0)
+            event_type=f"io.eroica.{type(message).__struct_config__.tag}",
+            source="/localize",
+            event_id=event_id,
+            time_ms=max(output.event_time_us // 1_000, 0),
         )
-        _log.info("verdict %s: %s", verdict.verdict_id, verdict.headline[:300])
         # The record is dated by the client's clock, not by event time: hosts whose clocks are far off would have their verdicts
         # deleted by the topic's retention before anybody has read them. Event time is in the value and in ce_time.
-        return Record(full_name(self._settings.kafka, output.topic), output.key.encode(), encode(verdict), headers)
+        return Record(full_name(self._settings.kafka, output.topic), output.key.encode(), encode(message), headers)
 
     def _dead(self, message: Incoming, error: Exception) -> Record:
         short = message.topic.removeprefix(self._settings.kafka.prefix)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.robust import MAD_TO_SIGMA
 
 Bools = npt.NDArray[np.bool_]
 USUAL_QUANTILE = 0.25
@@ -27,6 +28,8 @@ class Transfers:
     hosts: list[frozenset[str]]
     ratio: Floats
     """How many times as long as usual its transfers take: the median, large ones counting more; 1 if nothing is known."""
+    error: Floats
+    """Standard error of the logarithm of ``ratio``."""
     known: Bools
     """Whether there is anything to compare it with."""
     moved_us: Floats
@@ -78,7 +81,9 @@ def measure_transfers(frame: Frame, past: dict[str, float] | None = None) -> Tra
     members: list[Ints] = [np.empty(0, np.int64)] * count
     if e.size == 0:
         nothing = np.zeros(count)
-        return Transfers(members, [frozenset()] * count, nothing + 1, nothing > 0, nothing, nothing, nothing > 0, nothing)
+        return Transfers(
+            members, [frozenset()] * count, nothing + 1, nothing, nothing > 0, nothing, nothing, nothing > 0, nothing
+        )
     pairs = np.unique(np.stack((e.communicator, e.row)), axis=1)
     for part in np.split(pairs, np.flatnonzero(np.diff(pairs[0])) + 1, axis=1):
         members[int(part[0, 0])] = part[1]
@@ -104,8 +109,13 @@ def measure_transfers(frame: Frame, past: dict[str, float] | None = None) -> Tra
     ratio = np.ones(count)
     found, middle = weighted_medians(m.communicator[at], m.transfer_us[at] / usual[at], usual[at])
     ratio[found] = middle
+    error = np.zeros(count)
+    logs = np.log(np.maximum(m.transfer_us[at] / usual[at], 1e-6)) - np.log(np.maximum(ratio[m.communicator[at]], 1e-6))
+    _, off = weighted_medians(m.communicator[at], np.abs(logs), usual[at])
+    number = np.bincount(m.communicator[at], minlength=count)[found]
+    error[found] = 1.25 * MAD_TO_SIGMA * off / np.sqrt(np.maximum(number, 1))
     complete = np.array([rows.size >= c.size for c, rows in zip(frame.communicators, members, strict=True)], dtype=np.bool_)
-    return Transfers(members, hosts, ratio, expected > 0, moved, expected, complete, _lost(frame, excess))
+    return Transfers(members, hosts, ratio, error, expected > 0, moved, expected, complete, _lost(frame, excess))
 
 
 def weighted_medians(group: Ints, values: Floats, weights: Floats) -> tuple[Ints, Floats]:

@@ -21,6 +21,10 @@ class Baseline(Message, frozen=True, kw_only=True, tag="baseline"):
     step_us: float
     own_us: float = 0.0
     """Median own time per step: the step less its exposed communication."""
+    ranks: str = ""
+    """The ranks of ``own_by_rank_us``, as ranges; empty for a class of more than some thousands."""
+    own_by_rank_us: list[float] = msgspec.field(default_factory=list)
+    """Median own time per step of each rank."""
     busy_us: float = 0.0
     """What the own times of all classes make of a step of the job, without communication."""
     lost_us: float = 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,6 +27,10 @@ PROVEN_RATIO = 1.1
 """… so many, where a healthy profile of the same job shows what is usual …"""
 SLOW_SPREADS = 6.0
 """… and lies so many spreads of all ratios above them."""
+MIN_SPREAD = 8
+"""Fewer communicators have no spread worth the name."""
+SLOW_ERRORS = 4.0
+"""… and by so many standard errors of its own median."""
 THROUGH = 0.75
 """Of what goes through a place at fault, at least this share is slow …"""
 COVERED = 0.75
@@ -67,7 +72,7 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     t = measures.transfers
     across = np.array([len(hosts) > 1 for hosts in t.hosts], dtype=np.bool_)
     mine = t.known & (across if medium == "nic" else ~across)
-    slow = mine & _slow(t.ratio, mine, proven=bool(measures.past and measures.past.transfers))
+    slow = mine & _slow(t.ratio, t.error, mine, proven=bool(measures.past and measures.past.transfers))
     loss = float(t.lost_us[slow].max(initial=0.0))
     if loss < measures.settings.min_effect * measures.step_us:
         return None
@@ -95,7 +100,7 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     )  # fmt: skip
 
 
-def _slow(ratio: Floats, mine: Bools, *, proven: bool) -> Bools:
+def _slow(ratio: Floats, error: Floats, mine: Bools, *, proven: bool) -> Bools:
     """Which communicators are slow: against their families, and beyond what chance does to the medium's others.
 
     :param proven: the ratios are to a healthy past. Else they are to the faster communicators, and the typical one lies above 1.
@@ -106,8 +111,11 @@ def _slow(ratio: Floats, mine: Bools, *, proven: bool) -> Bools:
     lower = logs[mine][logs[mine] <= np.median(logs[mine])]
     spread = MAD_TO_SIGMA * float(np.median(np.abs(lower - np.median(lower))))
     usual = 0.0 if proven else float(np.clip(np.median(lower), 0.0, np.log(SLOW_RATIO)))
-    least = float(np.log(PROVEN_RATIO if proven else SLOW_RATIO))
-    return np.asarray(logs - usual >= max(least, SLOW_SPREADS * spread if np.count_nonzero(mine) > 2 else 0.0))
+    if proven:
+        least = float(np.log(PROVEN_RATIO))
+    else:
+        least = max(float(np.log(SLOW_RATIO)), SLOW_SPREADS * spread if np.count_nonzero(mine) >= MIN_SPREAD else 0.0)
+    return np.asarray((logs - usual >= least) & (logs - usual >= SLOW_ERRORS * error))
 
 
 def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: list[OddReading]) -> _Place:
@@ -115,9 +123,9 @@ def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: l
     total = float(weight.sum())
     through, bad, covered = np.zeros(frame.size), np.zeros(frame.size), np.zeros(frame.size)
     for c in np.flatnonzero(mine).tolist():
-        through[t.members[c]] += 1
+        through[t.members[c]] += t.usual_us[c]
         if slow[c]:
-            bad[t.members[c]] += 1
+            bad[t.members[c]] += t.usual_us[c]
             covered[t.members[c]] += weight[c] / total
     rows = np.flatnonzero((through > 0) & (bad >= THROUGH * through) & (covered >= COVERED))
     if rows.size:
@@ -125,23 +133,43 @@ def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: l
         return _narrowed(measures, rows, odd, float(covered[rows].max()))
     slow_at = np.flatnonzero(slow).tolist()
     pairs = _pairs(t.hosts, np.flatnonzero(mine & ~slow).tolist(), slow_at, weight)
-    if pairs and pairs[0][1] >= COVERED * total:
-        one, other = pairs[0][0]
-        return _Place("link", np.empty(0, np.int64), [one, other], [f"{one}|{other}"], pairs[0][1] / total)
+    pair = _only(pairs, total, _ends(measures, odd))
+    if pair is not None:
+        return _Place("link", np.empty(0, np.int64), list(pair), ["|".join(pair)], dict(pairs)[pair] / total)
     hosts = _hosts(t.hosts, np.flatnonzero(mine).tolist(), set(slow_at), weight)
-    single = next((h for h, share in hosts if share >= COVERED * total), None)
+    single = _only(hosts, total, None)
     if single is not None:
         return _Place("link", _rows_on(frame.hosts, [single]), [single], [], dict(hosts)[single] / total)
-    return _Place("fabric", np.empty(0, np.int64), [], [], sum(share for _, share in hosts[:1]) / total if hosts else 0.0)
+    return _Place("fabric", np.empty(0, np.int64), [], [], 1.0)
+
+
+T = TypeVar("T")
+
+
+def _only(places: list[tuple[T, float]], total: float, told: T | None) -> T | None:
+    """The one place that covers the time lost; of several that cover it alike the one that the counters tell, else none."""
+    if not places or places[0][1] < COVERED * total:
+        return None
+    alike = [place for place, share in places if share >= places[0][1] * (1 - 1e-6)]
+    if told is not None and told in alike:
+        return told
+    return alike[0] if len(alike) == 1 else None
+
+
+def _ends(measures: Measures, odd: list[OddReading]) -> tuple[str, str] | None:
+    """The two hosts of which several workers each have odd counters, if it is just two."""
+    rows = np.unique(np.concatenate([o.rows for o in odd])).tolist() if odd else []
+    hosts = sorted({measures.frame.hosts[row] for row in rows})
+    return (hosts[0], hosts[1]) if len(hosts) == 2 else None
 
 
 def _narrowed(measures: Measures, rows: Ints, odd: list[OddReading], covered: float) -> _Place:
     """Ranks that share all slow communicators, told apart by their counters or by how evenly their link is slow."""
     frame = measures.frame
     by_counter = np.unique(np.concatenate([o.rows for o in odd])) if odd else rows[:0]
-    ends = sorted({frame.hosts[row] for row in by_counter.tolist()})
-    if len(ends) == 2 and len({frame.hosts[row] for row in rows.tolist()}) > 2 and by_counter.size > len(ends):
-        return _Place("link", rows[:0], ends, ["|".join(ends)], covered)
+    ends = _ends(measures, odd)
+    if ends is not None and len({frame.hosts[row] for row in rows.tolist()}) > 2 and by_counter.size > 2:
+        return _Place("link", rows[:0], list(ends), ["|".join(ends)], covered)
     named = np.intersect1d(rows, by_counter)
     if named.size == 0:
         named = _steady(measures, rows)

@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from eroica.localizer.frame import Frame, Ints
-from eroica.localizer.own import OwnTime, measure_own
-from eroica.localizer.past import Past
+from eroica.localizer.own import OwnTime, Past, measure_own
 from eroica.localizer.stepmodel import StepModel, step_model
 from eroica.localizer.transfers import Transfers, measure_transfers
 from eroica.schemas.settings import LocalizeSettings
@@ -26,7 +25,7 @@ class Measures:
     @cached_property
     def own(self) -> OwnTime:
         """Own times by step."""
-        return measure_own(self.frame, self.settings.outlier_z, self.past.own_us if self.past else None)
+        return measure_own(self.frame, self.settings.outlier_z, self.past)
 
     @cached_property
     def model(self) -> StepModel:

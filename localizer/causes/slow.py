@@ -8,7 +8,7 @@ from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.causes.places import places
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
-from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, few_samples
+from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, few_samples, lower_median
 from eroica.localizer.profile import function_evidence, grown_functions
 from eroica.localizer.robust import MAD_TO_SIGMA
 from eroica.schemas.verdicts import Evidence
@@ -67,7 +67,7 @@ def _host_z(measures: Measures) -> Floats:
         if len(shared) < MIN_PEERS:
             continue
         apart = np.array([(own.own_us[rows] - own.usual_us[rows]).mean(axis=0) for _, rows in shared])
-        level = np.median(apart, axis=1)
+        level = lower_median(apart)
         between = MAD_TO_SIGMA * float(np.median(np.abs(level - np.median(level))))
         each = MAD_TO_SIGMA * float(np.median(np.abs(apart - level[:, None])))
         floor = FLOOR * float(np.median(own.usual_us[shared[0][1]])) * (1 + FLOOR_FEW / len(shared))

@@ -15,6 +15,8 @@ HOLDS_UP = 0.5
 """A worker holds a step up if it is at least this share as late as the latest."""
 UNEQUAL = 0.4
 """Growth since the healthy profile is unequal if mending the late would give back this share of it."""
+PROVEN = 2 / 3
+"""Against a healthy past, a cause that accuses nobody is told from this share of the least effect on."""
 UNPROVEN = 0.08
 """Without a past that shows what chance does here, less of the step is not worth a word."""
 PAUSE_SHARE = 0.4
@@ -25,6 +27,8 @@ CAUSES = frozenset({"gc", "alloc", "compile", "checkpoint", "loader"})
 """Kinds of pauses that cost time of themselves; a host that synchronises with its device waits for what the device does."""
 WARM_UP = frozenset({"alloc", "compile"})
 """What belongs to the first step of a job is no finding where it stays there."""
+ALWAYS = 0.75
+"""Who is late in this share of the steps is so always."""
 COMPUTE = ("forward", "backward")
 LOADER_SHARE = 0.10
 """Loading on all ranks is worth a word from this share of the step on."""
@@ -45,16 +49,21 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
         grown = float(model.step_us(mended).mean()) - measures.past.busy_us
         loss = grown if loss - measures.past.lost_us >= UNEQUAL * grown else loss - measures.past.lost_us
     least = measures.settings.min_effect * measures.step_us
+    if not _changing(measures, weight):
+        return []
     what, share, who = _pause(measures, weight)
     # A pause stands in the way as a whole, wherever in the step it comes.
     longest = float(apart.max(axis=0, initial=0.0).mean())
     if share >= EXPLAINED and longest >= least:
         return [_finding(measures, "software_pause", who, max(loss, longest), what, share)]
-    if loss < (least if measures.past else max(least, UNPROVEN * measures.step_us)):
+    if loss < (PROVEN * least if measures.past else max(least, UNPROVEN * measures.step_us)):
         return []
+    shared, each = common_pause(measures)
+    if shared != "loader" and each >= EXPLAINED * loss:
+        return []  # all of them pause, and not quite alike
     phases = _phases(measures, weight)
     total = max(sum(phases.values()), 1e-9)
-    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total and _changing(measures, weight):
+    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total:
         return [_finding(measures, "data_imbalance", np.flatnonzero(weight.sum(axis=1)), loss, "unequal compute", 1.0)]
     if phases.get("data", 0.0) >= EXPLAINED * total:
         rows = np.flatnonzero(weight.sum(axis=1) > 0)
@@ -102,8 +111,8 @@ def _pause(measures: Measures, weight: Floats) -> tuple[str, float, Ints]:
         column[row] = max(column[row], max_us)
     explained: dict[str, set[int]] = {}
     for what, column in longest.items():
-        # What the others take as long is no reason to be late.
-        beyond = column - np.median(column)
+        # Everybody loads: what the others take as long is no reason to be late.
+        beyond = column - np.median(column) if what == "loader" else column
         explained[what] = set(np.flatnonzero((lost > 0) & (beyond >= PAUSE_SHARE * lost)).tolist())
     by_row = weight.sum(axis=1)
     whole = max(float(by_row.sum()), 1e-9)
@@ -132,14 +141,15 @@ def _phases(measures: Measures, weight: Floats) -> dict[str, float]:
 
 
 def _changing(measures: Measures, weight: Floats) -> bool:
-    """Whether the load of the replicas changes from step to step: who is heaviest is not always the same."""
+    """Whether other replicas are late in other steps; who is late in all of them is slow, and no matter of chance."""
     replica = measures.model.replica
     by_replica = np.zeros((int(replica.max(initial=0)) + 1, weight.shape[1]))
     np.maximum.at(by_replica, replica, weight)
-    if by_replica.shape[1] < 2:
+    late = by_replica > 0
+    if by_replica.shape[1] < 2 or not late.any():
         return False
-    heaviest = by_replica.argmax(axis=0)
-    return np.unique(heaviest).size > 1
+    always = late.mean(axis=1) >= ALWAYS
+    return float(by_replica[always].sum()) < 0.5 * float(by_replica.sum())
 
 
 def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what: str, share: float) -> Finding:

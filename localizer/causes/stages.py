@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.causes.spread import PROVEN
 from eroica.localizer.frame import Floats
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.schemas.verdicts import Evidence
@@ -25,7 +26,7 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
     least = USUAL_LOSS
     before = 0.0
     if measures.past is not None and (then := _past_level(measures)) is not None:
-        before, least = _loss(measures, then), measures.settings.min_effect
+        before, least = _loss(measures, then), PROVEN * measures.settings.min_effect
         if loss - before < least * measures.step_us and measures.share(loss) >= USUAL_LOSS:
             return [], [f"stage {heavy} is heavier than the others, as it was in the healthy profile"]
     if loss - before < least * measures.step_us:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.causes.spread import common_pause, pause_finding
+from eroica.localizer.causes.spread import PROVEN, common_pause, pause_finding
 from eroica.localizer.frame import Floats
 from eroica.localizer.judgement import Finding
 from eroica.localizer.past import function_key
@@ -29,14 +29,14 @@ def find_whole(measures: Measures) -> list[Finding]:
     if np.isnan(then).any():
         return []
     growth = measures.model.gain_us(usual[:, None], then[:, None])
-    least = measures.settings.min_effect * measures.step_us
+    least = PROVEN * measures.settings.min_effect * measures.step_us
     roles = np.array([float(np.median((usual - then)[frame.cls == c])) for c in np.unique(frame.cls).tolist()])
     if growth < least:
         return []
     if bool((roles < 0.5 * least).any()):
         return _one_host(measures, usual - then, growth, least)
     what, paused = common_pause(measures)
-    if paused >= PAUSE_SHARE * growth:
+    if what != "loader" and paused >= PAUSE_SHARE * growth:
         return [pause_finding(measures, what, paused)]
     grown = _grown(measures, growth)
     evidence = [

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from eroica.localizer.frame import Frame
 from eroica.localizer.judgement import Judgement
-from eroica.localizer.past import Past
+from eroica.localizer.own import Past
 from eroica.localizer.rules.eroica import judge_eroica
 from eroica.localizer.rules.guide import judge_guide
 from eroica.localizer.rules.paper import judge_paper

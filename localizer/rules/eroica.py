@@ -18,8 +18,7 @@ from eroica.localizer.causes.stages import find_stages
 from eroica.localizer.causes.whole import find_whole
 from eroica.localizer.frame import Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement
-from eroica.localizer.own import MIN_PEERS
-from eroica.localizer.past import Past
+from eroica.localizer.own import MIN_PEERS, Past
 from eroica.localizer.profile import grown_functions
 from eroica.localizer.rules.functions import judge_functions
 from eroica.localizer.waiting import measure
@@ -45,7 +44,10 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     notes = [*_partial(waiting.partial.size), *_before(blame), *_small_roles(frame)]
     slow = slow_rows(measures)
     stages, stage_notes = find_stages(measures)
-    found = [*find_slow(measures, slow), *find_links(measures), *find_spread(measures, slow), *stages]
+    own_time = [*find_slow(measures, slow), *find_spread(measures, slow), *stages]
+    # Where a member is not seen, what looks like a slow transfer may be that member waiting for whom we know.
+    links = [f for f in find_links(measures) if not (own_time and f.doubt)]
+    found = [*own_time, *links]
     # What all ranks do alike makes nobody wait: it counts where nothing else does.
     common = find_common_pauses(measures)
     if found:

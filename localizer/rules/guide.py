@@ -6,7 +6,7 @@ import numpy as np
 
 from eroica.localizer.frame import Floats, Frame
 from eroica.localizer.judgement import Finding, Judgement, name_rows
-from eroica.localizer.past import Past
+from eroica.localizer.own import Past
 from eroica.localizer.profile import WAITING_CATEGORY
 from eroica.localizer.robust import MAD_TO_SIGMA
 from eroica.schemas.settings import LocalizeSettings

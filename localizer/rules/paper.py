@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement, name_rows
-from eroica.localizer.past import Past
+from eroica.localizer.own import Past
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import Evidence
 
