@@ -18,7 +18,7 @@ LABEL_FRAMES = 3
 OWN_FRAMES = "producers/hook/"
 """Frames of the hook itself, which stands between the loop and its loader: no news to anybody."""
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) ([^>]*)>$")
-_WAITS = re.compile(r"^(?:cuda|hip|cu[A-Z]|#)|wait|synchronize|acquire|\bpoll\b|_local_scalar_dense|\bitem\b", re.IGNORECASE)
+_WAITS = re.compile(r"^(?:cuda|hip|cu[A-Z]|#)|[Ww]ait|[Ss]ynchroni[sz]e|acquire|\bpoll\b|_local_scalar_dense|\bitem\b")
 """Host functions that take long because something else does, and annotations around others."""
 SPECIFIC = {"python": 0, "compute": 1, "memory": 1, "collective": 2}
 """Whose name helps an engineer most: the user's own code first."""

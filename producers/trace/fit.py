@@ -28,7 +28,7 @@ def fit(summary: Summary, settings: SummarySettings) -> Summary:
     :raises MessageTooLarge: not even the bare summary fits (a hostile name or list).
     """
     if wire_bytes(summary) > settings.wire_bytes:
-        summary = _keep_functions(summary, [f for f in summary.functions if f.beta >= IMPORTANT_BETA])
+        summary = _small_functions(summary) or summary
     rounds = 0
     while json_bytes(summary) > settings.max_bytes:
         cut = next((c for c in _CUTS if (smaller := c(summary)) is not None), None)
@@ -71,7 +71,8 @@ def _lose(summary: Summary, what: str, count: int) -> Summary:
 
 
 def _small_functions(summary: Summary) -> Summary | None:
-    kept = [f for f in summary.functions if f.beta >= IMPORTANT_BETA]
+    floor = IMPORTANT_BETA * summary.window_us
+    kept = [f for f in summary.functions if f.beta >= IMPORTANT_BETA or (f.category == "python" and f.total_us >= floor)]
     return _keep_functions(summary, kept) if len(kept) < len(summary.functions) else None
 
 

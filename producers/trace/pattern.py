@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from eroica.producers.trace.collectives import Operation, bus_factor
-from eroica.producers.trace.columns import Floats, Ints, Trace
+from eroica.producers.trace.columns import RUNTIME, Floats, Ints, Trace
 from eroica.producers.trace.critical_path import CLASS_NAMES, COLLECTIVE, COMPUTE, HOST, CriticalPath
 from eroica.producers.trace.intervals import quantile, union
 from eroica.producers.trace.phases import join
@@ -16,6 +17,9 @@ from eroica.schemas.summaries import FunctionPattern
 
 HEAVY_SHARE = 0.8
 """Share of the total utilisation that the critical execution duration holds ([P] Alg. 1)."""
+HIDDEN_SHARE = 0.01
+"""A host function whose self time is at least this share of the window stays in the summary even where the device's work hides
+it: the host may launch a collective late all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,8 @@ def patterns(
     found: list[FunctionPattern] = []
     stacks: dict[str, int] = {}
     ranked = sorted(range(size), key=lambda f: (-times[f], ex.functions[f]))
-    kept = [f for f in ranked if times[f] / window >= min_beta]
+    hidden = _hidden(trace, path, order[bounds[:-1].clip(max=max(order.size - 1, 0))], window)
+    kept = [f for f in ranked if times[f] / window >= min_beta or hidden[f]]
     for f in kept:
         kind, name, stack = ex.functions[f]
         mine = order[bounds[f] : bounds[f + 1]]
@@ -102,6 +107,16 @@ def patterns(
             )
         )
     return found, list(stacks), size - len(kept)
+
+
+def _hidden(trace: Trace, path: CriticalPath, first: Ints, window: float) -> npt.NDArray[np.bool_]:
+    """Host functions that take long, whether or not they are on the critical path; *first*: an execution of each. Calls into the
+    device's runtime are none, since they wait for the device.
+    """
+    ex = path.executions
+    long = np.bincount(ex.function, ex.duration_us, len(ex.functions)) >= HIDDEN_SHARE * window
+    on_host = np.array([kind == HOST for kind, _, _ in ex.functions], np.bool_)
+    return long & on_host & (trace.category[ex.row[first]] != RUNTIME)
 
 
 def _concurrent(trace: Trace, path: CriticalPath, order: Ints) -> Ints:

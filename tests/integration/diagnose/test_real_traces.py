@@ -47,6 +47,12 @@ def test_the_sleep_of_a_second_is_found_where_it_was_put() -> None:
     assert verdict.impact.slowdown is not None and verdict.impact.slowdown > 8
 
 
+def test_a_late_launch_is_named_though_the_device_works_meanwhile() -> None:
+    functions = verdict_of("torchrec_sleep_20ms").causes[0].functions
+    # The second is an annotation, in which the same job sleeps once more.
+    assert functions[:2] == ["_AlltoAllSingleBackward", "# running sparse arch"]
+
+
 def test_one_step_that_points_everywhere_accuses_nobody_and_says_what_was_seen() -> None:
     verdict = verdict_of("dlrm_8rank")
     assert not [c for c in verdict.causes if c.suspects.ranks]
