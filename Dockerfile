@@ -1,7 +1,9 @@
-# Two images: `services` (no PyTorch, some 100 MB of packages) and `demo` (a training job on the CPU with everything around it).
+# Two images: `services` (no PyTorch, some 170 MB of packages) and `demo` (a training job on the CPU with everything around it).
 ARG PYTHON=3.12
 
 FROM python:${PYTHON}-slim AS source
+# For the scanner of traces; it stays out of the images that are run.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY LICENSE README.md pyproject.toml constraints.txt ./
 COPY eroica eroica

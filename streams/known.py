@@ -84,7 +84,7 @@ class KnownJobs:
             alive = {announcement.job for announcement in rows.values()}
             for job in self._builders.keys() - alive:
                 for table in (self._builders, self._views, self._complaints):
-                    table.pop(job, None)  # type: ignore[attr-defined]
+                    table.pop(job, None)
         self._seen = dict(rows)
         for job in sorted(changed):
             try:
