@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import pytest
 from scenes import Scene, steady
 
@@ -21,6 +22,7 @@ from eroica.cli.main import main
 from eroica.localizer.core import LocalizerCore
 from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.groups import GroupChunk
+from eroica.schemas.memory import Baseline
 from eroica.schemas.outputs import InputRef
 from eroica.schemas.settings import KafkaSettings, LocalizeSettings
 from eroica.schemas.topics import message_key
@@ -239,3 +241,31 @@ def test_what_is_said_of_a_verdict_stands_in_the_next(bench: Bench, capsys: pyte
     assert any(place.startswith("feedback/") for place in last[0].provenance.inputs)
     assert main(["verdicts", *at]) == 0
     assert "helped 1 of 1" in capsys.readouterr().out
+
+
+def test_a_healthy_profile_by_hand_is_kept_as_the_jobs_past_and_its_verdict_goes_out(bench: Bench) -> None:
+    bench.localizer()
+    healthy = [
+        with_reason(chunk, "manual") for chunk in Scene(8, steady(50_000.0, {}), classes=CLASSES, request="req-h").chunks()
+    ]
+    for chunk in healthy:
+        bench.send(chunk)
+    wait_delivered(bench.producer, 30)
+    [record] = bench.verdicts(1)
+    assert decode_as(Verdict, record.value).status == "no_fault_found"
+    kept = [decode_as(Baseline, r.value) for r in bench.records("baselines")]
+    assert sorted((b.job, b.cls, b.request) for b in kept) == [("job", "pp0", "req-h"), ("job", "pp1", "req-h")]
+    # A localizer that was not there then holds a later request of the job against it: all ranks have become slower alike.
+    bench.processes[0].kill()
+    bench.processes[0].wait(20)
+    bench.localizer()
+    later = Scene(8, steady(90_000.0, {}), classes=CLASSES, request="req-l", issued_at_us=60_000_000)
+    for chunk in later.chunks():
+        bench.send(chunk)
+    wait_delivered(bench.producer, 30)
+    found = {v.request.id: v for v in (decode_as(Verdict, r.value) for r in bench.verdicts(2))}
+    assert [cause.class_ for cause in found["req-l"].causes] == ["whole_job"], bench.logs()
+
+
+def with_reason(chunk: GroupChunk, reason: str) -> GroupChunk:
+    return msgspec.structs.replace(chunk, request=msgspec.structs.replace(chunk.request, reason=reason))
