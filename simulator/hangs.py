@@ -28,6 +28,10 @@ _PUT = (
 )
 
 
+WAITING_EVENT = "loader_exit"
+"""Those that wait stand in a collective of their step."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """Stacks of the culprits and of those that wait for them."""
@@ -69,6 +73,10 @@ class Hang:
     ranks: RankArray
     """Culprits, ascending; of a deadlock all members of the two groups that entered in the other order."""
 
+    def last_event(self, rank: int) -> str:
+        """The last event of *rank*'s training loop."""
+        return HANGS[self.name].last_event if rank in set(self.ranks.tolist()) else WAITING_EVENT
+
 
 def place_hang(work: Workload, fault: Fault, rng: np.random.Generator) -> Hang:
     """Who is stuck.
@@ -103,6 +111,6 @@ def stack_evidence(hang: Hang, who: Identity, last_step: int, ended_at_us: int, 
         ended_at_us=ended_at_us,
         last_step=last_step,
         idle_us=idle_us,
-        last_event=shape.last_event if guilty else "loader_exit",
+        last_event=hang.last_event(who.rank),
         threads=threads,
     )

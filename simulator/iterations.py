@@ -12,6 +12,7 @@ from eroica.schemas.iterations import IterationBatch, RankIterations
 from eroica.schemas.outputs import Output
 from eroica.schemas.topics import message_key
 from eroica.simulator.effects import FloatArray
+from eroica.simulator.hangs import Hang
 from eroica.simulator.workload import Workload
 
 __all__ = ["Timeline", "batches"]
@@ -47,11 +48,15 @@ def batches(
     clock_us: FloatArray,
     marks: dict[int, dict[str, int]],
     seed: int,
+    stuck: Hang | None = None,
+    silent_us: int = 0,
 ) -> Iterator[Output]:
     """Every host's batches, interval by interval.
 
     :param clock_us: offset of each rank's clock, shape (world,).
     :param marks: iteration → what announced itself in it.
+    :param stuck: the hang in which the job ends.
+    :param silent_us: how long agents report after the last iteration that nothing comes any more.
     """
     history, job = work.scenario.history, work.scenario.job.name
     interval = history.batch_ms * 1_000
@@ -61,7 +66,7 @@ def batches(
     shards = np.arange(work.world) // history.ranks_per_shard
     parts = _parts(work, shards)
     rng = np.random.default_rng([seed, 7])
-    count = int(-(-ends[-1] // interval))
+    count = int(-(-ends[-1] // interval)) + -(-silent_us // interval)
     edges = np.searchsorted(ends, np.arange(count + 1) * interval, side="right")
     edges[-1] = ends.size
     for number in range(count):
@@ -82,13 +87,28 @@ def batches(
                 world_size=work.world,
                 seq=number,
                 sent_at_us=start_us + sent + offset,
-                ranks=[_rank(int(r), low, row, start_us + offset, ends, sent, marks) for r, row in zip(ranks, rows, strict=True)],
+                ranks=[
+                    _rank(int(r), low, row, start_us + offset, ends, sent, marks, _event(stuck, int(r), low == ends.size))
+                    for r, row in zip(ranks, rows, strict=True)
+                ],
             )
             yield Output(message_key(job, message.shard), message, start_us + sent)
 
 
+def _event(stuck: Hang | None, rank: int, over: bool) -> str:
+    """The last event of the training loop; once the job hangs, that of the place where the rank stands."""
+    return stuck.last_event(rank) if stuck is not None and over else "optimizer_exit"
+
+
 def _rank(
-    rank: int, low: int, row: npt.NDArray[np.int64], start_us: int, ends: FloatArray, sent: int, marks: dict[int, dict[str, int]]
+    rank: int,
+    low: int,
+    row: npt.NDArray[np.int64],
+    start_us: int,
+    ends: FloatArray,
+    sent: int,
+    marks: dict[int, dict[str, int]],
+    last_event: str,
 ) -> RankIterations:
     high = low + row.size
     last = float(ends[high - 1]) if high else 0.0
@@ -99,7 +119,7 @@ def _rank(
         duration_us=row.tolist(),
         ended_at_us=start_us + int(last) if row.size else 0,
         idle_us=max(0, sent - int(last)),
-        last_event="optimizer_exit",
+        last_event=last_event,
         marks=told,
     )
 

@@ -186,6 +186,8 @@ class Emission:
             clock_us=self._fates.clock_us,
             marks={k: v for k, v in marks.items() if k < history.before + history.after},
             seed=self._sim.seed,
+            stuck=self._sim.hang,
+            silent_us=IDLE_US if self._sim.hang is not None else 0,
         )
         for output in stream:
             while asked and asked[0].issued_at_us <= output.event_time_us:

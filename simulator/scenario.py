@@ -176,7 +176,9 @@ class History(Part, frozen=True, kw_only=True):
     """Iterations before and after the fault sets in, and whether a healthy profile was taken."""
 
     before: Annotated[int, Meta(ge=0, le=100_000)] = 200
-    after: Annotated[int, Meta(ge=0, le=100_000)] = 50
+    """Iterations without the fault."""
+    after: Annotated[int, Meta(ge=0, le=100_000)] = 120
+    """Iterations with it, at the end of which the job is profiled; detect needs a hundred to be sure by its defaults."""
     baseline: bool = False
     batch_ms: Count = 2_000
     ranks_per_shard: Count = 1_024

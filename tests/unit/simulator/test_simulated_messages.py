@@ -15,7 +15,7 @@ from eroica.schemas.iterations import IterationBatch
 from eroica.schemas.jobs import JobAnnouncement
 from eroica.schemas.outputs import InputRef, Output
 from eroica.schemas.ranks import parse_ranks
-from eroica.schemas.settings import GroupSettings
+from eroica.schemas.settings import DetectSettings, GroupSettings
 from eroica.schemas.summaries import CloseClass, Expectation, StackEvidence, Summary, SummaryError
 from eroica.simulator.faults import FAULTS
 from eroica.simulator.hangs import HANGS
@@ -24,6 +24,8 @@ from eroica.simulator.scenario import parse_scenario
 from eroica.simulator.simulation import Simulation
 from eroica.simulator.truth import labels
 from eroica.streams.collect import GroupCore
+from eroica.streams.job import JobCore
+from eroica.streams.shard import ShardCore
 from eroica.topology import merge_announcements
 
 pytestmark = pytest.mark.unit
@@ -256,6 +258,22 @@ def test_iterations_tell_of_the_slow_down_and_no_step_twice() -> None:
     times = [o.event_time_us for o in outputs if o.topic in ("jobs", "iterations", "control")]
     assert times == sorted(times)
     assert emission.request.start_step >= 12
+
+
+@pytest.mark.parametrize(
+    ("fault", "reasons"),
+    [("{fault: leftover_process, dose: 1.3}", ["degradation"]), ("{fault: hang_before}", ["blocked"]), ("", [])],
+)
+def test_detect_asks_by_itself_on_simulated_iterations(fault: str, reasons: list[str]) -> None:
+    text = PIPELINE.replace("before: 12, after: 12", "batch_ms: 2000") + f"faults: [{fault}]"
+    _, _, outputs = _emit(text)
+    announced = [o.message for o in _of(outputs, JobAnnouncement)]
+    shard, job, asked = ShardCore(DetectSettings()), JobCore(DetectSettings()), []
+    job.feed_job(merge_announcements(announced))  # type: ignore[arg-type]
+    for output in _of(outputs, IterationBatch):
+        for partial in shard.feed(output.message):  # type: ignore[arg-type]
+            asked += [o.message.reason for o in job.feed(partial.message)]  # type: ignore[arg-type,union-attr]
+    assert asked == reasons
 
 
 @pytest.mark.parametrize("name", HANGS)
