@@ -23,12 +23,12 @@ from eroica.producers.agent.profiles import parse_profiled
 from eroica.producers.agent.readers import ControlReader, JobsLookup
 from eroica.producers.agent.requests import RequestFilter
 from eroica.producers.agent.server import DatagramServer, Directory, hook_listens
-from eroica.producers.agent.spool import Spool
+from eroica.producers.agent.spool import open_spool
 from eroica.producers.agent.spoolrecord import Record
 from eroica.producers.hook.wire import Event, unpack
 from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.control import ProfileRequest
-from eroica.schemas.errors import InvalidInput, MessageTooLarge, SchemaError, UsageError
+from eroica.schemas.errors import InvalidInput, MessageTooLarge, SchemaError
 from eroica.schemas.outputs import Output
 from eroica.schemas.settings import EroicaSettings
 
@@ -81,7 +81,7 @@ class Agent:
         agent = settings.agent
         self._counters = Counters()
         self._producer = BusProducer(settings.kafka, f"eroica-agent-{host}")
-        self._outbox = Outbox(_open_spool(directory / "spool", agent.spool_max_bytes), self._producer, self._counters)
+        self._outbox = Outbox(open_spool(directory / "spool", agent.spool_max_bytes), self._producer, self._counters)
         self._state = HostState(host, agent.ranks_per_shard, self._counters)
         self._watch = ProcessWatch(lambda pid: hook_listens(directory, pid))
         self._announcer = Announcer(host, agent.announce_interval_ms * 1_000)
@@ -298,12 +298,3 @@ class Agent:
 
     def _now_us(self) -> int:
         return self._wall_ns() // 1_000
-
-
-def _open_spool(directory: Path, max_bytes: int) -> Spool:
-    try:
-        return Spool(directory, max_bytes)
-    except OSError as error:
-        raise UsageError(
-            f"the spool cannot be used ({error.strerror})", where=str(directory), do="mend it, or give another --runtime-dir"
-        ) from error

@@ -21,6 +21,7 @@ from eroica.producers.agent.profiles import (
     identity_of,
     profile_command,
     summary_key,
+    without_stacks,
 )
 from eroica.producers.agent.requests import classes_of, starts_too_late
 from eroica.producers.agent.server import DatagramServer
@@ -70,6 +71,8 @@ class Answers:
         self._traces = TraceStore(settings.trace_directory)
         self._summariser = Summariser(settings, lambda done: inbox(lambda: self._summarised(done)))
         self._stack_pool = ThreadPoolExecutor(STACK_DUMPS, thread_name_prefix="eroica-stacks")
+        self._now_us = 0
+        """At the last tick."""
         self._tasks: dict[tuple[str, int], Task] = {}
         """Traces that are being summarised or wait for it, by request and process."""
         if self._traces.removed:
@@ -135,13 +138,16 @@ class Answers:
             blocked_ms=answer.blocked_ms,
             ended_at_us=end_us,
             window=partial(self._hardware.window, pending.who, answer.started_wall_ns // 1_000, end_us),
-            notes=(problem[:500],) if problem else (),
+            notes=(*((problem[:500],) if problem else ()), *pending.notes, *answer.notes),
+            pending=pending,
+            trace_bytes=_size(Path(answer.path)),
         )
         self._tasks[(answer.request, answer.pid)] = task
         self._summariser.submit(task)
 
     def tick(self, now_us: int) -> None:
         """What is due: commands again to sockets that were full, samples of the host, deadlines."""
+        self._now_us = now_us
         if not self._profiles:
             return
         self._profiles.farewell(set(self._state.living_pids()), now_us)
@@ -172,10 +178,18 @@ class Answers:
     def _ask(self, request: ProfileRequest, worker: Worker, who: Identity, now_us: int) -> None:
         longest_ms = self._settings.max_profile_ms
         directory = str(self._traces.for_request(request.request))
+        deadline = deadline_us(request, worker, longest_ms, now_us)
         pending = Pending(
             who=who,
-            deadline_us=deadline_us(request, worker, longest_ms, now_us),
-            command=profile_command(request, directory, longest_ms),
+            deadline_us=deadline,
+            allowed_us=deadline - now_us,
+            command=profile_command(
+                request,
+                directory,
+                max_duration_ms=longest_ms,
+                expires_ms=(deadline - now_us) // 1_000,
+                max_trace_bytes=self._settings.trace_max_bytes,
+            ),
         )
         if not self._profiles.ask(pending):
             self._fail(who, "too many profiles are under way on this host", now_us)
@@ -185,12 +199,27 @@ class Answers:
         self._traces.remove(task.path)
         if self._tasks.pop((task.who.request, task.who.pid), None) is None:
             return
+        kind = "summary_error" if b'"kind":"summary_error"' in done.raw[:64] else "summary"
         if done.error:
             self._counters.add("summaries_failed")
+        if (done.error or kind == "summary_error") and self._once_more(task, done.error):
+            return
+        if done.error:
             self._fail(task.who, done.error, task.ended_at_us)
             return
-        kind = "summary_error" if b'"kind":"summary_error"' in done.raw[:64] else "summary"
         self._send_raw("summaries", summary_key(task.who), done.raw, kind, task.ended_at_us)
+
+    def _once_more(self, task: Task, error: str) -> bool:
+        """Ask for a profile without stacks where that with stacks gave no summary; false where it cannot help."""
+        known = self._state.worker_of(task.who.pid)
+        if task.pending is None or known is None or not known[1].alive:
+            return False
+        again = without_stacks(task.pending, task.trace_bytes, error or "its trace could not be read", self._now_us)
+        if again is None or not self._profiles.ask(again):
+            return False
+        self._counters.add("profiles_repeated")
+        _log.warning("job %s, rank %d, request %s: %s", task.who.job, task.who.rank, task.who.request, again.notes[0])
+        return True
 
     def _take_stacks(self, run: Run, worker: Worker, who: Identity, now_us: int, mono_ns: int) -> None:
         idle_us = max(0, (mono_ns - worker.event_mono_ns) // 1_000)
@@ -227,6 +256,13 @@ class Answers:
     def _send(self, output: Output) -> None:
         kind = str(type(output.message).__struct_config__.tag)
         self._send_raw(output.topic, output.key, encode(output.message), kind, output.event_time_us)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _why_unanswered(pending: Pending, worker: Worker | None) -> str:

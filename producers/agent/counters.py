@@ -22,6 +22,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "commands_unsent": "profile commands that a process never took",
         "profiles_unanswered": "profiles that did not come by their deadline",
         "profiles_unasked": "profiles that nobody asked for, or that came after their deadline",
+        "profiles_repeated": "profiles taken again without stacks, since the first gave no summary",
         "summaries_failed": "summarisers that crashed or took too long",
         "messages_broke_us": "datagrams and requests that met a mistake of ours",
         "messages_too_large": "messages over the limit of their topic",

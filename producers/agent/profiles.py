@@ -21,6 +21,8 @@ MARGIN_US = 15_000_000
 """Beyond the expected end of a profile: its file is written, and the machine may be in trouble."""
 FAREWELL_US = 5_000_000
 """A process that ends with a profile under way may still be writing it."""
+LARGE_TRACE_BYTES = 32 * 2**20
+"""A trace below this that gives no summary would give none without stacks either."""
 MAX_PENDING = 8_192
 MAX_ERROR_CHARACTERS = 500
 
@@ -40,6 +42,8 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     blocked_ms: Annotated[float, Meta(ge=0)] = 0.0
     started_wall_ns: _Nat = 0
     ended_wall_ns: _Nat = 0
+    attempt: _Nat = 1
+    notes: Annotated[tuple[Annotated[str, Meta(max_length=MAX_ERROR_CHARACTERS)], ...], Meta(max_length=8)] = ()
     error: Text | Annotated[str, Meta(max_length=60_000)] = ""
 
 
@@ -58,6 +62,10 @@ class Pending:
     who: Identity
     deadline_us: int
     command: dict[str, Any]
+    allowed_us: int = 0
+    """How long it was given."""
+    notes: tuple[str, ...] = ()
+    """For the summary."""
     sent: bool = False
     """The hook's socket took the command."""
 
@@ -90,7 +98,9 @@ def failure(who: Identity, error: str, now_us: int) -> Output:
     return Output(summary_key(who), SummaryError(who=who, error=error[:MAX_ERROR_CHARACTERS], ended_at_us=now_us), now_us)
 
 
-def profile_command(request: ProfileRequest, directory: str, max_duration_ms: int) -> dict[str, Any]:
+def profile_command(
+    request: ProfileRequest, directory: str, *, max_duration_ms: int, expires_ms: int, max_trace_bytes: int
+) -> dict[str, Any]:
     """The ``profile`` message of wire.py."""
     return {
         "kind": "profile",
@@ -102,7 +112,26 @@ def profile_command(request: ProfileRequest, directory: str, max_duration_ms: in
         "with_stack": request.with_stack,
         "directory": directory,
         "max_duration_ms": max_duration_ms,
+        "expires_ms": expires_ms,
+        "max_trace_bytes": max_trace_bytes,
+        "attempt": 1,
     }
+
+
+def without_stacks(pending: Pending, trace_bytes: int, why: str, now_us: int) -> Pending | None:
+    """The same profile once more, since its trace with stacks was of no use; ``None`` where that cannot help.
+
+    It gets as much time as the first one got at most.
+    """
+    if trace_bytes < LARGE_TRACE_BYTES or not pending.command["with_stack"] or pending.command["attempt"] > 1:
+        return None
+    return Pending(
+        who=pending.who,
+        deadline_us=now_us + pending.allowed_us,
+        allowed_us=pending.allowed_us,
+        command={**pending.command, "with_stack": False, "attempt": 2},
+        notes=(f"profiled again, without stacks: {why}"[:MAX_ERROR_CHARACTERS],),
+    )
 
 
 def deadline_us(request: ProfileRequest, worker: Worker, max_duration_ms: int, now_us: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eroica.producers.agent.spoolrecord import HEAD, MAX_BODY_BYTES, Record, body_at, is_torn, pack, unpack
+from eroica.schemas.errors import UsageError
 
 SEGMENT_BYTES = 4 * 2**20
 MIN_SEGMENTS = 4
@@ -263,3 +264,16 @@ class Spool:
 
     def _path(self, number: int) -> Path:
         return self.directory / f"{number:012d}.seg"
+
+
+def open_spool(directory: Path, max_bytes: int) -> Spool:
+    """The spool in *directory*.
+
+    :raises UsageError: the folder cannot be used.
+    """
+    try:
+        return Spool(directory, max_bytes)
+    except OSError as error:
+        raise UsageError(
+            f"the spool cannot be used ({error.strerror})", where=str(directory), do="mend it, or give another --runtime-dir"
+        ) from error

@@ -17,6 +17,7 @@ import msgspec
 import psutil
 
 from eroica.producers.agent.hardware import Window
+from eroica.producers.agent.profiles import Pending
 from eroica.schemas.codec import decode
 from eroica.schemas.errors import SchemaError
 from eroica.schemas.settings import AgentSettings
@@ -46,6 +47,9 @@ class Task:
     window: Callable[[], Window] = Window
     """What the hardware did meanwhile. Called in the thread that summarises: it may wait for the sample after the window."""
     notes: tuple[str, ...] = ()
+    pending: Pending | None = None
+    """The profile that it came from."""
+    trace_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,10 @@ MAX_STEPS = 1_000
 MAX_DURATION_MS = 120_000
 """No profile lasts longer, whatever was asked: a trace grows with every step, and so does the pause at its end."""
 MAX_STEP = 1 << 53
+MAX_EXPIRES_MS = 3_600_000
+EXPIRES_MS = 600_000
+"""A command whose first step does not come is given up after this, unless the agent says otherwise."""
+MAX_ATTEMPT = 8
 
 
 class ProfileCommand(NamedTuple):
@@ -23,6 +27,12 @@ class ProfileCommand(NamedTuple):
     max_duration_ms: int
     with_stack: bool
     directory: str
+    expires_ms: int = EXPIRES_MS
+    """So long the first step is waited for."""
+    max_trace_bytes: int = 0
+    """A larger trace with stacks is thrown away and the profile repeated without; 0: no limit."""
+    attempt: int = 1
+    """The agent asks again for the same request where it could do nothing with the first answer."""
 
 
 def parse_profile(message: dict[str, Any]) -> ProfileCommand:
@@ -47,6 +57,9 @@ def parse_profile(message: dict[str, Any]) -> ProfileCommand:
         max_duration_ms=_integer(message, "max_duration_ms", MAX_DURATION_MS) or MAX_DURATION_MS,
         with_stack=message.get("with_stack") is True,
         directory=directory,
+        expires_ms=_integer(message, "expires_ms", MAX_EXPIRES_MS) or EXPIRES_MS,
+        max_trace_bytes=_integer(message, "max_trace_bytes", MAX_STEP),
+        attempt=_integer(message, "attempt", MAX_ATTEMPT) or 1,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -20,62 +19,12 @@ from typing import Any
 
 from eroica.producers.hook.command import ProfileCommand
 from eroica.producers.hook.guard import Guard
-from eroica.producers.hook.pauses import GcPauses
+from eroica.producers.hook.session import Session
 from eroica.producers.hook.userprofiler import UserProfilers
 
 SEEN_REQUESTS = 64
 EXPORT_WAIT_S = 30.0
 """At exit a trace that is being written is waited for this long."""
-TEARDOWN_CUDA = (12, 6)
-"""From this CUDA on the CUPTI teardown is safe with CUDA graphs (pytorch #112507, kineto #1264)."""
-
-
-class _Session:
-    """One profile that runs."""
-
-    def __init__(self, command: ProfileCommand, torch: Any, step: int) -> None:
-        self.command = command
-        self.first_step = step
-        self.steps: list[dict[str, int]] = []
-        self.pauses = GcPauses()
-        self.start_stop_ns = 0
-        self.started_wall_ns = 0
-        self.started_ns = 0
-        self.step_started_ns = 0
-        self.annotation: Any = None
-        self.torch = torch
-        profiler = torch.profiler
-        activities = [profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            activities.append(profiler.ProfilerActivity.CUDA)
-            _allow_teardown(torch)
-        self.collector = profiler._KinetoProfile(activities=activities, with_stack=command.with_stack)
-
-    def start(self) -> None:
-        """Begin to collect, in this thread."""
-        if "torch._inductor" in sys.modules:
-            self.collector.prepare_trace()
-        else:
-            # prepare_trace() would import the compiler only to ask whether it uses CUDA graphs: seconds in a program without it.
-            self.collector.profiler = self.torch.autograd.profiler.profile(
-                use_cpu=True, use_device=self.collector.use_device, with_stack=self.command.with_stack, use_kineto=True
-            )
-            self.collector.profiler._prepare_trace()
-        self.collector.start_trace()
-
-    def annotate(self, step: int, now_ns: int) -> None:
-        """Open the mark ``ProfilerStep#<step>``."""
-        self.step_started_ns = now_ns
-        self.annotation = self.torch.profiler.record_function(f"ProfilerStep#{step}")
-        self.annotation.__enter__()
-
-    def close_annotation(self, now_ns: int) -> None:
-        """Close the mark of the step that ends, and note its length."""
-        if self.annotation is not None:
-            self.annotation.__exit__(None, None, None)
-            self.annotation = None
-            number = self.first_step + len(self.steps)
-            self.steps.append({"step": number, "duration_ns": now_ns - self.step_started_ns})
 
 
 class Profiling:
@@ -83,29 +32,42 @@ class Profiling:
 
     :param report: called with the fields of the ``profiled`` message; from the export thread too.
     :param users: knows of torch profilers of the program's own, which come first.
+    :param usual_cpu_ns: processor time of the training thread that a step took of late, up to the given step; 0: unknown.
     """
 
-    def __init__(self, report: Callable[[dict[str, Any]], None], users: UserProfilers, rank: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        report: Callable[[dict[str, Any]], None],
+        users: UserProfilers,
+        rank: Callable[[], int],
+        usual_cpu_ns: Callable[[int], float] = lambda step: 0.0,
+    ) -> None:
         self.active = False
         """True while a profile collects; read on the hot path."""
         self.pending: ProfileCommand | None = None
         self._report = report
         self._users = users
         self._rank = rank
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._export: threading.Thread | None = None
-        self._seen: deque[str] = deque(maxlen=SEEN_REQUESTS)
+        self._usual_cpu_ns = usual_cpu_ns
+        self._expires_ns = 0
+        self._notes: tuple[str, ...] = ()
+        self._wasted_ns = 0
+        """What an attempt with stacks has cost that was thrown away."""
+        self._seen: deque[tuple[str, int]] = deque(maxlen=SEEN_REQUESTS)
         users.on_start = self._give_way
 
     def ask(self, command: ProfileCommand) -> None:
         """Take a command; it starts at the boundary of its step."""
-        if command.request in self._seen:
+        if (command.request, command.attempt) in self._seen:
             return
-        self._seen.append(command.request)
+        self._seen.append((command.request, command.attempt))
+        self._expire()
         if self.busy:
             self._fail(command, "another profile is pending, running or being written")
         else:
-            self.pending = command
+            self._wait(command, 0)
 
     @property
     def busy(self) -> bool:
@@ -116,7 +78,7 @@ class Profiling:
         """Iteration *step* begins now, in this thread: stop what is complete, start what is due."""
         if self._session is not None:
             self._continue(self._session, step)
-        elif self.pending is not None and step >= self.pending.start_step:
+        elif not self._expire() and self.pending is not None and step >= self.pending.start_step:
             command, self.pending = self.pending, None
             self._start(command, step, torch)
 
@@ -136,6 +98,25 @@ class Profiling:
         if self._export is not None:
             self._export.join(EXPORT_WAIT_S)
 
+    def _wait(self, command: ProfileCommand, wasted_ns: int, *notes: str) -> None:
+        self._notes = notes
+        self._wasted_ns = wasted_ns
+        self._expires_ns = time.monotonic_ns() + command.expires_ms * 1_000_000
+        self.pending = command
+
+    def _expire(self) -> bool:
+        """Give up a command whose step has not come in time; true if one was given up."""
+        command = self.pending
+        if command is None or time.monotonic_ns() < self._expires_ns:
+            return False
+        self.pending = None
+        self._fail(command, f"given up: step {command.start_step} was not reached within {command.expires_ms / 1e3:g} s")
+        return True
+
+    def _again(self, command: ProfileCommand, wasted_ns: int, why: str) -> None:
+        """The same profile once more without stacks, from the next boundary on."""
+        self._wait(command._replace(with_stack=False), wasted_ns, f"profiled without stacks: {why}")
+
     def _start(self, command: ProfileCommand, step: int, torch: Any) -> None:
         problem = self._obstacle(command)
         if problem:
@@ -143,7 +124,7 @@ class Profiling:
             return
         before_ns = time.perf_counter_ns()
         try:
-            session = _Session(command, torch, step)
+            session = Session(command, torch, step, self._usual_cpu_ns(step))
             with self._users.ours():
                 session.start()
         except Exception as error:
@@ -166,21 +147,29 @@ class Profiling:
             return f"directory {command.directory} does not exist or cannot be written"
         return ""
 
-    def _continue(self, session: _Session, step: int) -> None:
+    def _continue(self, session: Session, step: int) -> None:
         session.close_annotation(time.perf_counter_ns())
         command = session.command
         longest_ms = command.duration_ms or command.max_duration_ms
         elapsed_ms = self._elapsed_ms(session)
+        done = len(session.steps) / command.steps if command.steps else elapsed_ms / longest_ms
+        if session.stacks_too_dear(done):
+            before_ns = time.perf_counter_ns()
+            self._discard(session)
+            wasted_ns = session.start_stop_ns + time.perf_counter_ns() - before_ns
+            self._again(command, wasted_ns, "with them a step of this rank takes too much longer, for it makes too many calls")
+            self.boundary(step, session.torch)
+            return
         complete = bool(command.steps) and len(session.steps) >= command.steps
         if complete or elapsed_ms >= min(longest_ms, command.max_duration_ms):
             self._stop(session)
         else:
             session.annotate(step, time.perf_counter_ns())
 
-    def _elapsed_ms(self, session: _Session) -> float:
+    def _elapsed_ms(self, session: Session) -> float:
         return (time.perf_counter_ns() - session.started_ns) / 1e6
 
-    def _stop(self, session: _Session) -> None:
+    def _stop(self, session: Session) -> None:
         self._session = None
         self.active = False
         before_ns = time.perf_counter_ns()
@@ -200,18 +189,22 @@ class Profiling:
     def _give_way(self) -> None:
         """The program starts a profiler of its own: ours ends at once, for torch allows one."""
         session = self._session
-        if session is None:
-            return
+        if session is not None:
+            self._fail(session.command, "given up: the program started its own torch.profiler")
+            self._discard(session)
+
+    def _discard(self, session: Session) -> None:
+        """End a profile that nobody will read."""
         self._session = None
         self.active = False
         session.pauses.stop()
-        self._fail(session.command, "given up: the program started its own torch.profiler")
         with suppress(Exception):
             session.close_annotation(time.perf_counter_ns())
         with self._users.ours():
             session.collector.stop_trace()
+        session.collector.profiler = None
 
-    def _write(self, session: _Session, ended_wall_ns: int) -> None:
+    def _write(self, session: Session, ended_wall_ns: int) -> None:
         command = session.command
         rank = self._rank()
         target = Path(command.directory) / f"rank{rank}.json"
@@ -224,6 +217,12 @@ class Profiling:
             session.collector.profiler = None
             export_ns = time.perf_counter_ns() - before_ns
             _check_complete(part)
+            size = part.stat().st_size
+            if command.with_stack and 0 < command.max_trace_bytes < size:
+                part.unlink()
+                why = f"with them the trace has {size / 1e6:.1f} MB, more than the {command.max_trace_bytes / 1e6:.1f} allowed"
+                self._again(command, session.start_stop_ns + export_ns, why)
+                return
             _write_json(
                 side,
                 {
@@ -241,9 +240,10 @@ class Profiling:
                     "first_step": session.first_step,
                     "last_step": session.first_step + len(session.steps) - 1,
                     "late_by": max(0, session.first_step - command.start_step),
-                    "blocked_ms": round((session.start_stop_ns + export_ns) / 1e6, 3),
+                    "blocked_ms": round((self._wasted_ns + session.start_stop_ns + export_ns) / 1e6, 3),
                     "started_wall_ns": session.started_wall_ns,
                     "ended_wall_ns": ended_wall_ns,
+                    "notes": list(self._notes),
                 }
             )
         if attempt.failures:
@@ -255,6 +255,7 @@ class Profiling:
     def _result(self, command: ProfileCommand) -> dict[str, Any]:
         return {
             "request": command.request,
+            "attempt": command.attempt,
             "path": "",
             "first_step": -1,
             "last_step": -1,
@@ -285,14 +286,3 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     part = path.with_name(f".{path.name}.part")
     part.write_text(json.dumps(content), encoding="utf-8")
     part.replace(path)
-
-
-def _allow_teardown(torch: Any) -> None:
-    """Let Kineto take CUPTI down afterwards; otherwise every later kernel launch stays 10-20 % slower (pytorch #144455).
-
-    Newer torch does so by itself; a value that the user has set stands.
-    """
-    version = str(getattr(torch.version, "cuda", "") or "").split(".")
-    known = len(version) >= 2 and version[0].isdigit() and version[1].isdigit()
-    if known and (int(version[0]), int(version[1])) >= TEARDOWN_CUDA:
-        os.environ.setdefault("TEARDOWN_CUPTI", "1")

@@ -42,7 +42,7 @@ class Recorder:
         self.sender = Sender(os.getpid())
         self.loaders = Registry()
         self.optimizers = Registry()
-        self.profiling = Profiling(self._report_profile, users, lambda: self.rank)
+        self.profiling = Profiling(self._report_profile, users, lambda: self.rank, self._usual_cpu_ns)
         self.rank = 0
         self.marking = False
         """True once ``mark_step()`` was called: then only it makes iterations."""
@@ -55,6 +55,8 @@ class Recorder:
         self._introduce_ns = 0
         self._wall_ns = time.time_ns() - time.monotonic_ns()
         """What the wall clock is ahead of the monotonic one; looked at once a second."""
+        self._cpu_marks: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+        """The last two looks: iteration, and the training thread's processor time then."""
         self._parameter_types: frozenset[str] = frozenset()
         self._counters_ns = 0
         self._started_ns = time.time_ns()
@@ -179,6 +181,7 @@ class Recorder:
         self._introduce_ns = iteration.end + NEWS_NS
         self._wall_ns = time.time_ns() - time.monotonic_ns()
         self._connections = self.sender.connections
+        self._cpu_marks = (self._cpu_marks[1], (iteration.number + 1, time.thread_time_ns()))
         world = self._distributed()
         known = (self.sender.connections, len(world.pg_map) if world else 0, self.marking, self.automaton.relearned)
         if known != self._known:
@@ -199,6 +202,11 @@ class Recorder:
         profiling = self.profiling
         if profiling.active or profiling.pending is not None:
             profiling.boundary(self.step, self.torch)
+
+    def _usual_cpu_ns(self, step: int) -> float:
+        """Processor time of a step, from the last look but one up to *step*, which begins now; 0 where there were none."""
+        first, cpu_ns = self._cpu_marks[0]
+        return (time.thread_time_ns() - cpu_ns) / (step - first) if cpu_ns and step > first else 0.0
 
     def _command(self, message: dict[str, Any]) -> None:
         if message.get("kind") != "profile":

@@ -110,12 +110,13 @@ def unpack(datagram: bytes) -> Event | dict[str, Any] | None:
 #
 # profile (agent → hook):
 #   {"kind":"profile","v":1,"request":"req-…","start_step":120,"steps":5,"duration_ms":0,"with_stack":true,
-#    "directory":"/dev/shm/…","max_duration_ms":60000}
+#    "directory":"/dev/shm/…","max_duration_ms":60000,"expires_ms":90000,"max_trace_bytes":4294967296,"attempt":1}
 #   Exactly one of steps and duration_ms is positive. A start_step in the past means: start at the next step and say so.
+#   Where stacks turn out too dear or the trace too large, the hook profiles once more without and says so in "notes".
 #
 # profiled (hook → agent):
 #   {"kind":"profiled","v":1,"pid":1,"rank":0,"request":"req-…","path":"/dev/shm/…/rank0.json","first_step":120,"last_step":124,
-#    "late_by":0,"blocked_ms":41.0,"started_wall_ns":…,"ended_wall_ns":…,"error":""}
+#    "late_by":0,"blocked_ms":41.0,"started_wall_ns":…,"ended_wall_ns":…,"notes":[],"attempt":1,"error":""}
 #   On failure path is "" and error says what happened. Beside a trace rank0.json lies rank0.side.json:
 #   {"pauses":[{"kind":"gc","count":2,"total_us":..,"max_us":..}],"steps":[{"step":120,"duration_ns":..}],
 #    "start_stop_ms":..,"export_ms":..}

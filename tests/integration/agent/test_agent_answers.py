@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import time
 from collections.abc import Callable, Iterator
@@ -15,14 +16,14 @@ from eroica.producers.agent.answers import Answers
 from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.hello import parse_hello
 from eroica.producers.agent.hoststate import HostState
-from eroica.producers.agent.profiles import Profiled
+from eroica.producers.agent.profiles import LARGE_TRACE_BYTES, Profiled
 from eroica.producers.agent.server import DatagramServer
 from eroica.producers.hook.sender import Sender
 from eroica.producers.hook.wire import GOODBYE, WIRE_VERSION, Event
 from eroica.schemas.codec import decode
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.settings import AgentSettings
-from eroica.schemas.summaries import StackEvidence, SummaryError
+from eroica.schemas.summaries import StackEvidence, Summary, SummaryError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 NOW_US = 1_800_000_000_000_000
@@ -117,6 +118,34 @@ def test_a_summariser_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     stage.answers.close(LATER_US)
     stage.server.close()
     stage.peer.close()
+
+
+def test_a_large_trace_that_gives_no_summary_is_taken_again_without_stacks(stage: Stage) -> None:
+    stage.ask()
+    trace = Path(stage.command()["directory"]) / "rank1.json"
+    with trace.open("wb") as file:
+        file.write(b"{broken")
+        file.truncate(LARGE_TRACE_BYTES)
+    stage.answers.profiled(Profiled(pid=PID, request="req", path=str(trace)), NOW_US)
+    stage.inbox.get(timeout=120)()
+    assert stage.sent == []
+    assert not trace.exists()
+    stage.answers.tick(NOW_US + 1)
+    command = stage.command()
+    assert (command["with_stack"], command["attempt"], command["request"]) == (False, 2, "req")
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "ts": n * 1_000, "dur": 1_000, "pid": 1, "tid": 1}
+        for n in (5, 6)
+    ]
+    events += [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 5_100, "dur": 1_500, "pid": 1, "tid": 1}]
+    trace.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    stage.answers.profiled(Profiled(pid=PID, request="req", path=str(trace), attempt=2, notes=("and more",)), NOW_US)
+    stage.until_sent()
+    ((_, _, summary, _),) = stage.sent
+    assert isinstance(summary, Summary), summary
+    assert any("without stacks" in note for note in summary.notes)
+    assert "and more" in summary.notes
+    assert stage.counters["profiles_repeated"] == 1
 
 
 def test_what_the_process_says_against_a_profile_is_passed_on(stage: Stage) -> None:

@@ -26,6 +26,8 @@ class FakeAgent:
         directory.mkdir(exist_ok=True)
         self.directory = directory
         self.command = command
+        self.follow: dict[str, Any] | None = None
+        """Sent once, when the first answer to a profile command comes."""
         self.events: list[wire.Event] = []
         self.messages: list[dict[str, Any]] = []
         self.strange = 0
@@ -81,8 +83,14 @@ class FakeAgent:
             else:
                 self.messages.append(message)
                 if message["kind"] == "hello" and self.command is not None:
-                    self._socket.sendto(json.dumps(self.command).encode(), message["socket"])
-                    self._rings.ring_bell(message["pid"])
+                    self._tell(self.command, message["socket"], message["pid"])
+                if message["kind"] == "profiled" and self.follow is not None:
+                    self._tell(self.follow, str(self.directory / f"hook-{message['pid']}.sock"), message["pid"])
+                    self.follow = None
+
+    def _tell(self, command: dict[str, Any], address: str, pid: int) -> None:
+        self._socket.sendto(json.dumps(command).encode(), address)
+        self._rings.ring_bell(pid)
 
 
 def until(condition: Any, seconds: float = 30.0) -> None:
@@ -113,9 +121,9 @@ def environ(**more: str) -> dict[str, str]:
     return {**kept, "KINETO_LOG_LEVEL": "5", "OMP_NUM_THREADS": "1", **more}
 
 
-def run_loops(root: Path, names: list[str]) -> subprocess.CompletedProcess[str]:
+def run_loops(root: Path, names: list[str], script: Path = LOOPS) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(LOOPS), str(root), *names],
+        [sys.executable, str(script), str(root), *names],
         env=environ(EROICA_JOB="loops"),
         capture_output=True,
         text=True,

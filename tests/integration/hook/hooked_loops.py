@@ -196,7 +196,7 @@ def broken(part: str) -> Callable[[], Result]:
     """The same 120 iterations while a part of the hook raises."""
 
     def run() -> Result:
-        from eroica.producers.hook import automaton, identity, profiling, recorder, registry, sender
+        from eroica.producers.hook import automaton, identity, profiling, recorder, registry, sender, session
 
         places: dict[str, tuple[Any, str]] = {
             "automaton": (automaton.Automaton, "feed"),
@@ -205,8 +205,8 @@ def broken(part: str) -> Callable[[], Result]:
             "receive": (sender.Sender, "receive"),
             "registry": (registry.Registry, "token"),
             "identity": (identity, "place"),
-            "start": (profiling._Session, "annotate"),
-            "stop": (profiling._Session, "close_annotation"),
+            "start": (session.Session, "annotate"),
+            "stop": (session.Session, "close_annotation"),
             "write": (profiling, "_check_complete"),
             "exit": (recorder.Recorder, "goodbye"),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.hoststate import HostState
 from eroica.producers.agent.profiles import (
     FAREWELL_US,
+    LARGE_TRACE_BYTES,
     MARGIN_US,
     Pending,
     Profiled,
@@ -20,6 +22,7 @@ from eroica.producers.agent.profiles import (
     identity_of,
     parse_profiled,
     profile_command,
+    without_stacks,
 )
 from eroica.producers.agent.requests import MAX_SEEN, RequestFilter, classes_of, starts_too_late
 from eroica.producers.hook.command import parse_profile
@@ -71,9 +74,29 @@ def test_a_request_that_makes_no_sense_is_refused(fields: dict[str, Any]) -> Non
 
 
 def test_the_hook_understands_the_command() -> None:
-    command = parse_profile(profile_command(request(start_step=120, with_stack=False), "/dev/shm/x", 60_000))
+    message = profile_command(
+        request(start_step=120, with_stack=False), "/dev/shm/x", max_duration_ms=60_000, expires_ms=9_000, max_trace_bytes=2**32
+    )
+    command = parse_profile(message)
     assert (command.request, command.start_step, command.steps, command.duration_ms) == ("req-1", 120, 3, 0)
     assert (command.max_duration_ms, command.with_stack, command.directory) == (60_000, False, "/dev/shm/x")
+    assert (command.expires_ms, command.max_trace_bytes, command.attempt) == (9_000, 2**32, 1)
+
+
+def test_a_profile_is_repeated_once_without_stacks_where_its_trace_was_large() -> None:
+    asked = profile_command(
+        request(start_step=120, with_stack=True), "/dev/shm/x", max_duration_ms=60_000, expires_ms=9_000, max_trace_bytes=2**32
+    )
+    first = replace(pending(), command=asked, allowed_us=9 * SECOND)
+    assert without_stacks(first, LARGE_TRACE_BYTES - 1, "no", NOW_US) is None
+    again = without_stacks(first, LARGE_TRACE_BYTES, "it took too long", NOW_US + SECOND)
+    assert again is not None
+    assert (again.deadline_us, again.sent) == (NOW_US + 10 * SECOND, False)
+    assert again.notes == ("profiled again, without stacks: it took too long",)
+    command = parse_profile(again.command)
+    assert (command.with_stack, command.attempt, command.start_step, command.steps) == (False, 2, 120, 3)
+    assert without_stacks(again, 2**40, "no", NOW_US) is None
+    assert without_stacks(replace(first, command={**asked, "with_stack": False}), 2**40, "no", NOW_US) is None
 
 
 def state_with_a_worker() -> HostState:
