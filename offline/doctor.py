@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from eroica.bus import check_broker, ensure_topics
+from eroica.localizer.playbook import load_playbook
 from eroica.producers.agent.amd import AmdSource
 from eroica.producers.agent.exporters import DCGM, ExporterSource
 from eroica.producers.agent.nics import NicSource
@@ -59,11 +60,20 @@ def examine(settings: EroicaSettings) -> Iterator[Check]:
         lambda: gpu_figures(settings.agent.dcgm_url),
         lambda: network_figures(Path("/sys")),
         lambda: agent_socket(runtime_dir()),
+        lambda: own_playbook(settings.localize.playbook_dir),
         lambda: package("torch", "training hosts need it: pip install 'eroica[torch]'"),
         lambda: package("faust-streaming", "detect and group need it: pip install 'eroica[streams]'"),
     )
     for probe in probes:
         yield probe()
+
+
+def own_playbook(folder: str) -> Check:
+    """Are the files of one's own playbook right?"""
+    book = load_playbook(folder)
+    if book.problems:
+        return Check("playbook", "bad", "; ".join(book.problems[:5]), "mend the files; until then they are left out")
+    return Check("playbook", "ok", f"{len(book.signatures)} signatures, digest {book.digest}")
 
 
 def gpu_figures(dcgm_url: str) -> Check:

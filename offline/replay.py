@@ -107,6 +107,7 @@ def replay(
     verdicts.sort(key=lambda one: (one.verdict.event_time, one.request))
     verdicts += [recorded[request] for request in sorted(recorded)]
     requests, refused, notes = _requests_again(source, settings.detect)
+    notes = [*(f"left out of the playbook: {problem}" for problem in core.playbook.problems), *notes]
     return ReplayResult(verdicts, groups.agreement(), requests, groups.refused + refused, notes)
 
 

@@ -17,6 +17,7 @@ from eroica.offline.doctor import (
     gpu_figures,
     network_figures,
     open_files,
+    own_playbook,
     package,
     shared_memory,
     stack_dumps,
@@ -91,3 +92,11 @@ def test_all_is_looked_at_even_without_a_broker() -> None:
     assert names[0] == "broker"
     assert {"stack dumps", "trace storage", "datagram queue", "open files", "clock", "agent", "torch"} <= set(names)
     assert clock().name == "clock"
+
+
+def test_ones_own_playbook_is_read_before_the_localizer_reads_it(tmp_path: Path) -> None:
+    assert own_playbook("").level == "ok"
+    (tmp_path / "mine.yaml").write_text("signatures:\n  - {fault: x}\n")
+    found = own_playbook(str(tmp_path))
+    assert found.level == "bad"
+    assert "mine.yaml:2: signatures[0]" in found.found
