@@ -23,6 +23,7 @@ from eroica.topology.sources import (
     from_world_group,
     reconcile,
 )
+from eroica.topology.unnamed import named_by_shape
 
 __all__ = ["Ranks", "distinct_groups", "place", "ranks_of", "world_size_of"]
 
@@ -105,6 +106,8 @@ def place(hosts: Sequence[JobAnnouncement], ranks: Ranks, groups: tuple[ProcessG
 
     :raises TopologyError: if the sources contradict each other or the world size.
     """
+    framework = next((a.framework for a in hosts if a.framework), "")
+    groups = tuple(named_by_shape(groups, framework, world))
     families = recognise(groups, world)
     if WORLD in families and (size := families[WORLD].largest()) != world:
         raise TopologyError(
