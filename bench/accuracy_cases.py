@@ -21,6 +21,7 @@ LAYOUTS: dict[str, str] = {
     "moe-32": f"job: {{world: 32, {_MEGATRON}, sizes: {{tp: 2, pp: 2, ep: 4}}, micro_batches: 4, model: {_EXPERTS}}}" + _FOUR,
     "cp-32": f"job: {{world: 32, {_TITAN}, sharding: 3, sizes: {{cp: 2, tp: 2}}, micro_batches: 2}}" + _FOUR,
     "zbv-32": f"job: {{world: 32, {_TITAN}, sharding: 1, schedule: zbv, sizes: {{pp: 4, tp: 2}}, micro_batches: 8}}" + _FOUR,
+    "hsdp-32": "job: {world: 32, framework: hsdp, sharding: 3, sizes: {dp_replicate: 2}, model: {layers_per_stage: 8}}" + _FOUR,
     "deepspeed-32": "job: {world: 32, framework: deepspeed, sharding: 1, sizes: {pp: 2, tp: 2}, micro_batches: 6}" + _FOUR,
 }
 QUICK_LAYOUTS = ("ddp-16", "fsdp-32", "tp-pp-64", "moe-32")
