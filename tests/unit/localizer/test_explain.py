@@ -14,6 +14,7 @@ from eroica.localizer.explain import Explained, Unexplained, explain, explain_ve
 from eroica.localizer.judged import Judged
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.outputs import InputRef
+from eroica.schemas.ranks import parse_ranks
 from eroica.schemas.settings import LocalizeSettings
 from eroica.simulator.faults import FAULTS
 from eroica.simulator.hangs import HANGS
@@ -57,6 +58,19 @@ def test_the_gallery(name: str) -> None:
     items = assert_made_again(chunks)
     if any(cause["class"] in ("worker", "host") for cause in truth["causes"]):
         assert items, "a slow worker's verdict holds evidence"
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_where_the_rules_find_the_place_the_playbook_finds_the_fault(name: str) -> None:
+    chunks, truth = simulated(name)
+    [one] = judged(chunks)
+    for wanted in truth["causes"]:
+        ranks = set(parse_ranks(wanted["suspects"]["ranks"]).tolist())
+        for cause in one.verdict.causes:
+            same = cause.class_ == wanted["class"] and (not ranks or ranks & set(parse_ranks(cause.suspects.ranks).tolist()))
+            if same and cause.class_ != "hang":
+                assert cause.fault is not None
+                assert cause.fault.split(".")[0] == wanted["fault"]
 
 
 @pytest.mark.parametrize("rules", ["paper", "guide"])
