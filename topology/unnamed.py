@@ -36,9 +36,9 @@ def named_by_shape(groups: Sequence[ProcessGroup], framework: str, world: int) -
             continue
         if group.kind not in NAMELESS:
             return groups
-        shape = _spaced(group.ranks, world)
-        if shape is not None:
-            first, stride, size = shape
+        spaced = _spaced(group.ranks, world)
+        if spaced is not None:
+            first, stride, size = spaced
             shapes.setdefault((stride, size), {})[number] = first
     families = sorted(shape for shape, found in shapes.items() if len(set(found.values())) * shape[1] == world)
     if len(families) != len(GRID) or not _spans(families, world):
