@@ -293,7 +293,7 @@ typedef struct {
     Text phase, category, name, pid, tid, stream;
     double start, duration, bytes;
     int64_t correlation;
-    int collective; /* whether the arguments name one */
+    int collective, shapes; /* whether the arguments name one, or hold the shapes of inputs */
     const char *args, *args_end;
 } Event;
 
@@ -313,7 +313,7 @@ static const char *read_id(const char *p, const char *end, Text *id) {
 static void no_args(Event *event) {
     event->correlation = -1;
     event->bytes = 0;
-    event->collective = 0;
+    event->collective = event->shapes = 0;
     event->stream = (Text){"null", 4, 0};
     event->args = event->args_end = NULL;
 }
@@ -347,7 +347,13 @@ static const char *read_args(const char *p, const char *end, Event *event) {
         else if (KEY_IS(key, "dtype") || KEY_IS(key, "Process Group Name") || KEY_IS(key, "Process Group Description") ||
                  KEY_IS(key, "Process Group Ranks"))
             p = read_text(p, end, &text);
-        else p = skip_value(p, end);
+        else if (KEY_IS(key, "Src Rank") || KEY_IS(key, "Dst Rank")) {
+            if (*p == 'n') p = read_null(p);
+            else p = read_id(p, end, &text);
+        } else {
+            if (KEY_IS(key, "Input Dims")) event->shapes = 1;
+            p = skip_value(p, end);
+        }
         if (!p) return NULL;
         p = skip_space(p);
         if (*p == '}') return event->args_end = p + 1;
@@ -538,6 +544,12 @@ static int32_t thread_of(Scanner *self, const Event *event, PyObject *ask) {
     return number;
 }
 
+/* "gloo:all_reduce", but not "aten::add". */
+static int of_a_library(const Text *name) {
+    const char *colon = memchr(name->at, ':', name->size < 8 ? (size_t)name->size : 8);
+    return name->escaped || (colon && colon[1] != ':');
+}
+
 /* Add a complete event; the categories from *first* to *last* have arguments that are used. 0 with an exception. */
 static int add_event(Scanner *self, size_t row, const Event *event, const Asked *asked, long wordy, int *speaks) {
     int32_t name, category, thread, stream = -1;
@@ -555,7 +567,8 @@ static int add_event(Scanner *self, size_t row, const Event *event, const Asked 
     ((int32_t *)self->columns[STREAM])[row] = stream;
     ((int64_t *)self->columns[CORRELATION])[row] = uses ? event->correlation : -1;
     ((double *)self->columns[BYTES])[row] = uses ? event->bytes : 0;
-    *speaks = event->collective && (uses || event->name.escaped || KEY_IS(event->name, "record_param_comms"));
+    *speaks = (event->collective && (uses || event->name.escaped || KEY_IS(event->name, "record_param_comms"))) ||
+              (event->shapes && of_a_library(&event->name));
     return 1;
 }
 
@@ -586,7 +599,9 @@ static PyObject *scan_run(Scanner *self, const char *data, Py_ssize_t size, Py_s
             if (KEY_IS(event.phase, "X")) {
                 if (!add_event(self, rows, &event, asked, wordy, &speaks)) goto failed;
                 if (speaks) {
-                    PyObject *said = Py_BuildValue("nnn", (Py_ssize_t)rows, event.args - data, event.args_end - data);
+                    PyObject *said = Py_BuildValue("nnnnn", (Py_ssize_t)rows, event.args - data, event.args_end - data,
+                                                   event.name.size ? event.name.at - data : 0,
+                                                   event.name.size ? event.name.at + event.name.size - data : 0);
                     int appended = said ? PyList_Append(speaking, said) : -1;
                     Py_XDECREF(said);
                     if (appended) goto failed;
@@ -617,7 +632,8 @@ PyDoc_STRVAR(scan_doc,
 "*wordy* is a mask of the categories whose arguments are used. The last four are asked for the number of a text as written,\n"
 "once for each; a thread is its pid and tid with a NUL between. Returns (position, rows, columns, speaking), or None if the run is\n"
 "refused; columns are bytes in native order: name i4, category i1, start f8, duration f8, thread i4, stream i4, correlation i8,\n"
-"bytes f8; speaking are (row, start, end) of arguments that name a collective. After a refusal call forget().");
+"bytes f8; speaking are (row, start and end of the arguments, start and end of the name) of events that may be about a collective.\n"
+"After a refusal call forget().");
 
 static PyObject *scanner_scan(PyObject *object, PyObject *args) {
     Scanner *self = (Scanner *)object;

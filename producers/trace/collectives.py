@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from eroica.producers.trace.columns import ANNOTATION, CPU_OP, CommArgs, Floats, Ints, Trace
+from eroica.producers.trace.columns import ANNOTATION, CPU_OP, Floats, Ints, Trace
+from eroica.producers.trace.commargs import CommArgs
 from eroica.producers.trace.critical_path import CriticalPath
+from eroica.producers.trace.gloo import gloo_groups
 from eroica.producers.trace.identity import process_groups
 from eroica.producers.trace.intervals import Intervals, union
 from eroica.producers.trace.naming import CollectiveName, canonical_op, host_collective, kernel_collective
@@ -60,6 +62,8 @@ class Communication:
     operations: list[Operation]
     before_window: int
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    mixed: frozenset[str] = frozenset()
+    """Names under which operations of several groups stand that cannot be told apart."""
 
 
 def find_collectives(trace: Trace, steps: Steps, path: CriticalPath) -> Communication:
@@ -86,13 +90,17 @@ def find_collectives(trace: Trace, steps: Steps, path: CriticalPath) -> Communic
     hidden = _hiding(path).overlap(trace.ts_us[rows], end)
     step = np.minimum(steps.of(issued), steps.number.size - 1)
     named = process_groups(trace)
+    by_thread = gloo_groups(trace, named)
     operations = [
-        _operation(trace, int(rows[i]), int(note[i]), int(params[i]), named, int(step[i]), float(issued[i]), float(hidden[i]))
+        _operation(
+            trace, int(rows[i]), int(note[i]), int(params[i]), named, by_thread, int(step[i]), float(issued[i]), float(hidden[i])
+        )
         for i in np.lexsort((rows, issued)).tolist()
         if known[i]
     ]
     operations, pairs = _paired(trace, operations, named)
-    return Communication(operations, int((~known).sum()), {**named, **pairs})
+    mixed = frozenset(["gloo"]) if by_thread is None else frozenset[str]()
+    return Communication(operations, int((~known).sum()), {**named, **pairs}, mixed)
 
 
 def _paired(
@@ -137,7 +145,8 @@ def communicators(communication: Communication, steps: Steps, max_values: int) -
     """Slots by communicator. All members choose the same slots: the rule knows only places and counts that they share.
 
     Rule: every slot if slots × steps ≤ *max_values*; else the first and last of the step and every k-th place, k = ⌈slots ×
-    steps / max_values⌉. What is not chosen remains as totals under index -1. Between two ranks, sends and receives are numbered
+    steps / max_values⌉. What is not chosen remains as totals under index -1, and so does all of a name that stands for several
+    groups: their slots are no one's. Between two ranks, sends and receives are numbered
     apart: the k-th sent at one end is the k-th received at the other.
     """
     by_group: dict[str, list[Operation]] = defaultdict(list)
@@ -155,28 +164,40 @@ def communicators(communication: Communication, steps: Steps, max_values: int) -
                 backend=operations[0].backend,
                 ranks=format_ranks(ranks) if len(ranks) == size else "",
                 size=size,
-                slots=_slots(_numbered(operations, known.get("size") == 2), steps, max_values),
+                slots=_totals(operations)
+                if name in communication.mixed
+                else _slots(_numbered(operations, known.get("size") == 2), steps, max_values),
             )
         )
     return found
 
 
 def _operation(
-    trace: Trace, row: int, note: int, params: int, named: dict[str, dict[str, Any]], step: int, issued: float, hidden: float
+    trace: Trace,
+    row: int,
+    note: int,
+    params: int,
+    named: dict[str, dict[str, Any]],
+    by_thread: dict[int, str] | None,
+    step: int,
+    issued: float,
+    hidden: float,
 ) -> Operation:
     """One execution; kernels that say nothing about themselves (coalesced, send/receive) get it from the host call around
     their launch.
     """
     args = trace.comm.get(row) or trace.comm.get(params) or CommArgs()
+    shapes = trace.comm.get(note, args) if args.in_elements < 0 and args.out_elements < 0 else args
     name = trace.names[trace.name[row]]
     by_name = kernel_collective(name) or host_collective(name)
     annotated = host_collective(trace.names[trace.name[note]]) if note >= 0 else None
     said = by_name or annotated or CollectiveName("unknown", "unknown")
     op = canonical_op(args.collective) if args.collective else annotated.op if annotated else said.op
-    group = args.group_name or _only(named)
+    group = args.group_name or (by_thread or {}).get(int(trace.thread[row]), "") or _only(named)
     if not group:
         group = said.backend if trace.category[row] == ANNOTATION else f"stream {trace.streams[trace.stream[row]]}"
-    elements = max(args.in_elements, args.out_elements, 0)
+    size = args.group_size or named.get(group, {}).get("size", 0)
+    elements = max(shapes.in_elements * (max(size, 1) if op == "all_gather" else 1), shapes.out_elements, 0)
     return Operation(
         row=row,
         group=group,
@@ -187,10 +208,10 @@ def _operation(
         start_us=float(trace.ts_us[row]),
         duration_us=float(trace.dur_us[row]),
         exposed_us=max(0.0, float(trace.dur_us[row]) - hidden),
-        bytes=elements * DTYPE_BYTES.get(args.dtype.lower(), 0),
-        dtype=args.dtype,
+        bytes=elements * DTYPE_BYTES.get(shapes.dtype.lower(), 0),
+        dtype=shapes.dtype,
         seq=args.seq,
-        size=args.group_size or named.get(group, {}).get("size", 0),
+        size=size,
         peer=args.peer if args.peer >= 0 else _noted_peer(trace.names[trace.name[note]] if note >= 0 else "", group, named),
     )
 
@@ -267,9 +288,17 @@ def _slots(numbered: dict[str, list[tuple[int, Operation]]], steps: Steps, max_v
                 slots.append(_slot(index, op, members, steps))
             else:
                 rest[op].extend(members)
-    return slots + [
+    return slots + _totals([o for members in rest.values() for o in members])
+
+
+def _totals(operations: list[Operation]) -> list[Slot]:
+    """What is not numbered, by kind."""
+    by_op: dict[str, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        by_op[operation.op].append(operation)
+    return [
         Slot(op=op, index=-1, count=len(m), total_us=_round(sum(o.duration_us for o in m)), bytes=max(o.bytes for o in m))
-        for op, m in sorted(rest.items())
+        for op, m in sorted(by_op.items())
     ]
 
 

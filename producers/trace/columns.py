@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from eroica.producers.trace.commargs import CommArgs, comm_args
 from eroica.producers.trace.compiled import COLUMN_TYPES, COMPILED, Numbers, RunScanner
-from eroica.producers.trace.events import NO_ARGS, Event
+from eroica.producers.trace.events import NO_ARGS, Args, Event
+from eroica.producers.trace.naming import host_collective
 from eroica.producers.trace.ordering import middle, pairs, time_order
-from eroica.schemas.ranks import MAX_RANK
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -59,23 +60,6 @@ DAY_US = 86_400e6
 """Events further than this from the middle of a trace carry a broken time: no profile is a day long."""
 WORDY = (RUNTIME, KERNEL, MEMCPY, MEMSET)
 """Only these have arguments that are used; most events are others."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommArgs:
-    """What a collective's event says about itself; empty where it does not."""
-
-    collective: str = ""
-    in_elements: int = -1
-    out_elements: int = -1
-    dtype: str = ""
-    group_size: int = 0
-    group_name: str = ""
-    group_description: str = ""
-    group_ranks: str = ""
-    seq: int = -1
-    peer: int = -1
-    """The other end of a send or receive, as a rank of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +164,11 @@ class ColumnBuilder:
         ts, dur = np.fromiter([e.ts for e in rows], np.float64, n), np.fromiter([e.dur for e in rows], np.float64, n)
         thread = np.fromiter([threads[e.pid, e.tid] for e in rows], np.int32, n)
         self._put(name, code, ts, dur, thread, stream, correlation, size)
-        speaking = [i for i, a in zip(wordy, args, strict=True) if a.collective is not None]
-        speaking += np.flatnonzero(name == names.get(HOST_COMM_NAME, -1)).tolist()
-        for i in speaking:
-            if (arg := rows[i].args) is not None and arg.collective is not None:
-                self._comm[self._count + i] = _comm_args(arg)
+        speaking = {i for i, a in zip(wordy, args, strict=True) if a.collective is not None}
+        speaking.update(np.flatnonzero((name == names.get(HOST_COMM_NAME, -1)) | (code == ANNOTATION)).tolist())
+        for i in sorted(speaking):
+            if (arg := rows[i].args) is not None and _about_a_collective(int(code[i]), rows[i].name, arg):
+                self._comm[self._count + i] = comm_args(arg)
         self._count += n
 
     def scan(self, data: bytes, start: int, stop: int, closed: Callable[[bytes], bool] | None = None) -> bool:
@@ -205,11 +189,9 @@ class ColumnBuilder:
             return False
         if run.rows:
             self._put(*run.columns)
-        name = run.columns[0]
-        host = self._names.get(HOST_COMM_NAME, -1)
-        for row, args in run.speaking:
-            if run.columns[1][row] in WORDY or name[row] == host:
-                self._comm[self._count + row] = _comm_args(args)
+        for row, name, args in run.speaking:
+            if _about_a_collective(int(run.columns[1][row]), name, args):
+                self._comm[self._count + row] = comm_args(args)
         self._count += run.rows
         return True
 
@@ -271,6 +253,13 @@ class ColumnBuilder:
         return np.flatnonzero(good)
 
 
+def _about_a_collective(category: int, name: str, args: Args) -> bool:
+    """Kernels, calls and the host's operation name a collective; a library's annotation may hold the shapes of its inputs."""
+    if args.collective is not None and (category in WORDY or name == HOST_COMM_NAME):
+        return True
+    return category == ANNOTATION and len(args.dims) > 0 and host_collective(name) is not None
+
+
 def _moved(comm: dict[int, CommArgs], keep: Ints, total: int) -> dict[int, CommArgs]:
     """What rows said about themselves, under their new numbers."""
     if not comm:
@@ -291,32 +280,6 @@ def _integers(values: list[int]) -> Ints:
         return np.array(values, np.int64)
     except OverflowError:  # an id beyond 64 bits joins nothing to anything
         return np.array([v if -1 <= v < 2**63 else -1 for v in values], np.int64)
-
-
-def _comm_args(arg: Any) -> CommArgs:
-    return CommArgs(
-        collective=str(arg.collective)[:100],
-        in_elements=_bounded(arg.in_elements),
-        out_elements=_bounded(arg.out_elements),
-        dtype=str(arg.dtype)[:32],
-        group_size=max(0, _bounded(arg.group_size)),
-        group_name=str(arg.group_name)[:200],
-        group_description=str(arg.group_description)[:200],
-        group_ranks=str(arg.group_ranks)[:2_000],
-        seq=_bounded(arg.seq),
-        peer=_peer(arg.destination if arg.destination is not None else arg.source),
-    )
-
-
-def _peer(value: Any) -> int:
-    """A rank, written as a number or a text."""
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value[:20])
-    return value if type(value) is int and 0 <= value <= MAX_RANK else -1
-
-
-def _bounded(value: int) -> int:
-    return value if -1 <= value < 2**62 else -1
 
 
 def _base_us(meta: dict[str, Any]) -> float:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from eroica.producers.trace.events import Args
+from eroica.producers.trace.events import JSON_ERRORS, Args
 
 try:
     from eroica.producers.trace import _scan
@@ -48,8 +48,8 @@ class Run:
     """Where the run ended: behind the data, or at the bracket that closes the list."""
     rows: int
     columns: tuple[npt.NDArray[Any], ...]
-    speaking: list[tuple[int, Args]]
-    """Row and arguments of the events that name a collective."""
+    speaking: list[tuple[int, str, Args]]
+    """Row, name and arguments of the events that seem to be about a collective."""
 
 
 class RunScanner:
@@ -73,8 +73,12 @@ class RunScanner:
             self.undo(marks)
             return None
         position, rows, columns, speaking = found
-        arrays = tuple(np.frombuffer(c, t) for c, t in zip(columns, COLUMN_TYPES, strict=True))
-        return Run(position, rows, arrays, [(row, _ARGS.decode(data[a:b])) for row, a, b in speaking])
+        try:
+            said = [(row, _text(data[c:d]), _ARGS.decode(data[a:b])) for row, a, b, c, d in speaking]
+        except JSON_ERRORS:
+            self.undo(marks)
+            return None
+        return Run(position, rows, tuple(np.frombuffer(c, t) for c, t in zip(columns, COLUMN_TYPES, strict=True)), said)
 
     def marks(self) -> list[int]:
         """How many numbers are given out."""

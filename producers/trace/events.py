@@ -28,6 +28,8 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     seq: int = msgspec.field(default=-1, name="Seq")
     source: Any = msgspec.field(default=None, name="Src Rank")
     destination: Any = msgspec.field(default=None, name="Dst Rank")
+    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
 
 
 NO_ARGS = Args()

@@ -145,6 +145,8 @@ def _args(value: dict[str, Any]) -> Args:
             continue
         if field in _TEXT or field == "collective":
             found[field] = _text(given)
+        elif field in ("dims", "types"):
+            found[field] = msgspec.Raw(msgspec.json.encode(given))
         elif field == "stream":
             found[field] = given if isinstance(given, int | str) and not isinstance(given, bool) else None
         elif (number := _number(given)) is not None and abs(number) < 2**62:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from eroica.producers.trace.collectives import communicators, find_collectives
+from eroica.producers.trace.collectives import Communication, communicators, find_collectives
 from eroica.producers.trace.columns import Trace
 from eroica.producers.trace.critical_path import CriticalPath, find_critical_path
 from eroica.producers.trace.fit import fit
@@ -154,7 +154,7 @@ def summarise_trace(trace: Trace, who: Identity, settings: SummarySettings, extr
         metrics=list(extras.metrics),
         figures=figures,
         lost=_lost(trace, below + max(0, len(functions) - settings.max_functions)),
-        notes=[*extras.notes, *levelled, *_notes(trace, steps, path)],
+        notes=[*extras.notes, *levelled, *_notes(trace, steps, path, communication)],
     )
 
 
@@ -162,10 +162,12 @@ def _lost(trace: Trace, functions: int) -> dict[str, int]:
     return {**dict(sorted(trace.repairs.items())), **({"functions_cut": functions} if functions else {})}
 
 
-def _notes(trace: Trace, steps: Steps, path: CriticalPath) -> list[str]:
+def _notes(trace: Trace, steps: Steps, path: CriticalPath, communication: Communication) -> list[str]:
     notes = [_STEP_NOTES[steps.source]] if steps.source in _STEP_NOTES else []
     if path.cpu_only:
         notes.append("no device events: operators on the training thread count as compute")
+    if communication.mixed:
+        notes.append("the groups of gloo could not be told apart: their collectives count as totals only")
     if not trace.absolute:
         notes.append("the trace does not tell the time of day: ended_at_us counts from its own origin")
     return notes
