@@ -10,8 +10,12 @@ from eroica.localizer.build import build_frame
 from eroica.localizer.feedback import Listener, nothing_heard
 from eroica.localizer.frame import Frame
 from eroica.localizer.judged import Judged, Watcher, nobody
-from eroica.localizer.past import PastProfiles, baselines_of
+from eroica.localizer.judgement import Judgement
+from eroica.localizer.own import Past
+from eroica.localizer.packed import PackedChunk, pack
+from eroica.localizer.past import baselines_of
 from eroica.localizer.playbook import load_playbook
+from eroica.localizer.profiles import HealthyPast, Recall, latest
 from eroica.localizer.rules import RULE_SETS
 from eroica.localizer.stacks import judge_stacks
 from eroica.localizer.verdict import make_verdict
@@ -45,7 +49,7 @@ class _Open:
     classes: frozenset[str]
     lost_at_us: int
     """Event time at which it is judged without the classes that did not come."""
-    chunks: dict[tuple[str, int], GroupChunk] = field(default_factory=dict)
+    chunks: dict[tuple[str, int], PackedChunk] = field(default_factory=dict)
     first: dict[int, int] = field(default_factory=dict)
     """Partition → offset of the first chunk."""
     size: dict[str, int] = field(default_factory=dict)
@@ -62,7 +66,7 @@ class LocalizerCore:
     """Collects the classes of each request and judges it once all are here.
 
     Guarantees: one verdict a request, however often its chunks come; the verdict is a function of the content of the chunks
-    and of the healthy profiles that are older than its request, not of their order. A request in ``published`` is never judged
+    and of the healthy profile that it names among its inputs, not of their order. A request in ``published`` is never judged
     again.
     """
 
@@ -73,18 +77,25 @@ class LocalizerCore:
         *,
         listen: Listener = nothing_heard,
         watch: Watcher = nobody,
+        past: HealthyPast | None = None,
+        recall: Recall = latest,
+        learn: bool = True,
     ) -> None:
         """Start without requests.
 
         :param listen: what people said of remedies; the verdict holds the counts, and which messages they are from.
         :param watch: told of each request that was judged, for explanations.
+        :param past: the healthy profiles to judge with, which others may add to; its own without.
+        :param recall: which of them a request is held against, where that was decided before.
+        :param learn: take in the healthy profiles that are found here. Without it what is found later decides nothing.
         """
         self._settings = settings
         self._listen, self._watch = listen, watch
         self.playbook = load_playbook(settings.playbook_dir)
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._published: OrderedDict[str, None] = OrderedDict((request, None) for request in published)
-        self._past = PastProfiles()
+        self._past = HealthyPast() if past is None else past
+        self._recall, self._learn = recall, learn
         self.repeated = 0
         """Chunks that changed nothing."""
 
@@ -110,7 +121,7 @@ class LocalizerCore:
         if (chunk.cls, chunk.chunk) in entry.chunks:
             self.repeated += 1
             return []
-        entry.chunks[chunk.cls, chunk.chunk] = chunk
+        entry.chunks[chunk.cls, chunk.chunk] = pack(chunk)
         entry.size.setdefault(chunk.cls, chunk.chunks)
         outputs = self._judge(request) if entry.complete() else []
         outputs += self._judge_lost(ref.partition, chunk.request.issued_at_us)
@@ -144,29 +155,44 @@ class LocalizerCore:
         # Taken out first: what cannot be judged must not be tried again with every message that follows.
         entry = self._open.pop(request)
         frame = build_frame(entry.chunks.values())
-        past = self._past.before(frame)
+        past = self._past_of(frame)
         if frame.request.mode == "stacks":
             judgement = judge_stacks(frame)
         else:
             judgement = RULE_SETS[self._settings.rules](frame, self._settings, past)
         heard = self._listen(frame.request)
         advice = Advice(self.playbook, heard.counts, heard.inputs)
-        verdict: Verdict = make_verdict(frame, judgement, self._settings, advice)
+        verdict: Verdict = make_verdict(frame, judgement, self._settings, advice, past)
         self._watch(Judged(frame, past, judgement, advice, self._settings, verdict))
         self.mark_published(request)
         outputs = [Output(key=message_key(verdict.job), message=verdict, event_time_us=frame.event_time_us)]
-        for baseline in self._healthy(frame):
-            self.remember(baseline)
+        for baseline in self._healthy(frame, past, judgement):
+            if self._learn:
+                self._past.add(baseline)
             outputs.append(Output(message_key(baseline.job, baseline.cls), baseline, frame.event_time_us))
         return outputs
 
-    def _healthy(self, frame: Frame) -> list[Baseline]:
-        """*frame* as the job's healthy past, if it is fit. It is judged by itself, so that no past decides about another."""
+    def _past_of(self, frame: Frame) -> Past | None:
+        """The past for the rules that know what to do with it."""
+        if frame.request.mode != "profile" or self._settings.rules != "eroica":
+            return None
+        return self._past.before(frame, self._recall(frame.request))
+
+    def _healthy(self, frame: Frame, past: Past | None, judgement: Judgement) -> list[Baseline]:
+        """*frame* as the job's healthy past, if it is fit: all is there, nobody is at fault among the peers, and the job is not
+        slower than in its *past* either, else a slow job that a person profiles would become what is usual.
+        """
         asked = frame.request.reason in HEALTHY_REASONS and frame.request.mode == "profile"
         if not asked or frame.coverage < WHOLE_COVERAGE or frame.size == 0:
             return []
-        alone = RULE_SETS["eroica"](frame, self._settings, None)
-        return [] if alone.findings or not alone.comparable else baselines_of(frame)
+        if past is not None and judgement.findings:
+            return []
+        if past is not None or self._settings.rules != "eroica":
+            judgement = RULE_SETS["eroica"](frame, self._settings, None)
+        if judgement.findings or not judgement.comparable:
+            return []
+        found = baselines_of(frame)
+        return found if {b.cls for b in found} == set(frame.request.classes) else []
 
 
 def _check(chunk: GroupChunk, ref: InputRef) -> None:

@@ -13,7 +13,9 @@ from eroica.localizer.fit import fit
 from eroica.localizer.frame import Frame
 from eroica.localizer.isolation import Groups
 from eroica.localizer.judgement import Finding, Judgement
+from eroica.localizer.own import Past
 from eroica.localizer.playbook import Leaf
+from eroica.localizer.profiles import place_of
 from eroica.localizer.words import headline
 from eroica.schemas.ids import stable_id
 from eroica.schemas.ranks import RankArray, format_ranks, parse_ranks
@@ -40,12 +42,19 @@ MAX_TEXT = 1_000
 _STAGE = re.compile(r"^pp(\d+)(\.|$)")
 
 
-def make_verdict(frame: Frame, judgement: Judgement, settings: LocalizeSettings, advice: Advice | None = None) -> Verdict:
-    """Put *judgement* into words, within the size that was promised. Pure: no clock, so that equal input gives equal bytes."""
-    return fit(whole_verdict(frame, judgement, settings, advice))
+def make_verdict(
+    frame: Frame, judgement: Judgement, settings: LocalizeSettings, advice: Advice | None = None, past: Past | None = None
+) -> Verdict:
+    """Put *judgement* into words, within the size that was promised. Pure: no clock, so that equal input gives equal bytes.
+
+    :param past: the healthy profile that the frame was held against; the verdict names it among its inputs.
+    """
+    return fit(whole_verdict(frame, judgement, settings, advice, past))
 
 
-def whole_verdict(frame: Frame, judgement: Judgement, settings: LocalizeSettings, advice: Advice | None = None) -> Verdict:
+def whole_verdict(
+    frame: Frame, judgement: Judgement, settings: LocalizeSettings, advice: Advice | None = None, past: Past | None = None
+) -> Verdict:
     """Like :func:`make_verdict`, of any size.
 
     Below ``accuse_confidence`` nobody is accused: the finding becomes a note of what was seen.
@@ -91,7 +100,7 @@ def whole_verdict(frame: Frame, judgement: Judgement, settings: LocalizeSettings
             software=f"eroica {__version__}",
             rules=settings.rules,
             playbook=advice.playbook.digest,
-            inputs={**frame.inputs, **advice.inputs},
+            inputs={**frame.inputs, **advice.inputs, **place_of(past)},
         ),
     )
 

@@ -162,7 +162,7 @@ class Provenance(Record, frozen=True, kw_only=True):
     playbook: str = ""
     """Digest of the signatures, actions and remedies."""
     inputs: dict[str, str] = msgspec.field(default_factory=dict)
-    """``topic/partition`` → offsets as ranges."""
+    """``topic/partition`` → offsets as ranges; ``baselines`` → the request of the healthy profile that was compared with."""
 
 
 class Verdict(Message, frozen=True, kw_only=True, tag="verdict"):
