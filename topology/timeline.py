@@ -129,11 +129,19 @@ class _Recorded:
         """Tie transfers to the computations they serve; returns those that really move data, in order.
 
         Recorders list transfers that were never launched: receives after the last computation, sends before the end of
-        the first, and with several chunks those beyond the model's ends.
+        the first, and with several chunks those beyond the model's ends. Where exactly those that have a peer are listed, they
+        are taken as they stand.
         """
         compute = self._of(stage, f"{direction}-compute")
         if not compute:
             return []
+        reaching = [i for i in compute if self._has_peer(direction, way, self.rows[i].global_chunk)]
+        listed = self._of(stage, f"{direction}-{way}")
+        if len(listed) == len(reaching) < len(compute):
+            for op, partner in zip(listed, reaching, strict=True):
+                place = compute.index(partner)
+                self._tie(op, partner, compute[place - 1] if place else None, way)
+            return listed
         last_start = max(self.rows[i].start for i in compute) + CLOCK_SLACK_S
         first_end = min(self.rows[i].end for i in compute) - CLOCK_SLACK_S
         candidates = self._of(stage, f"{direction}-{way}")
@@ -148,18 +156,21 @@ class _Recorded:
             partner = self.number.get((stage, f"{direction}-compute", position + skip))
             if partner is None:
                 raise InvalidInput(f"stage {stage} lacks {direction}-compute {position + skip}")
-            if way == "send":
-                self.graph.wait(op, [partner])
-            else:
-                self.graph.wait(partner, [op])
-                before = self.number.get((stage, f"{direction}-compute", position + skip - 1))
-                if before is not None:
-                    self.graph.wait(op, [before])
+            self._tie(op, partner, self.number.get((stage, f"{direction}-compute", position + skip - 1)), way)
             if self._has_peer(direction, way, self.rows[partner].global_chunk):
                 moving.append(op)
         for op in set(candidates) - set(moving):
             self._meet([op])
         return moving
+
+    def _tie(self, op: int, partner: int, before: int | None, way: str) -> None:
+        """A send follows its computation; a receive comes before it, and is posted after the one before."""
+        if way == "send":
+            self.graph.wait(op, [partner])
+            return
+        self.graph.wait(partner, [op])
+        if before is not None:
+            self.graph.wait(op, [before])
 
     def _has_peer(self, direction: str, way: str, global_chunk: int) -> bool:
         step = 1 if (direction == "forward") == (way == "send") else -1

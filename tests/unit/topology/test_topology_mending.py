@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from timeline_kit import Job
+from timeline_kit import Job, recorded
 
 from eroica.offline.diagnose import diagnose
 from eroica.offline.timelines import diagnose_timeline, timeline_in
@@ -114,6 +114,22 @@ def test_with_one_replica_a_heavy_stage_and_a_slow_machine_look_alike(tmp_path: 
     assert [c.class_ for c in verdict.causes] == ["pipeline_stage"]
     assert verdict.causes[0].confidence <= 0.6
     assert any("look alike" in note for note in verdict.coverage.notes)
+
+
+CHUNKED = [(4, 3, 2, 8, "interleaved-1f1b"), (2, 4, 3, 4, "interleaved-1f1b"), (4, 3, 2, 8, "looped-bfs"), (4, 3, 1, 8, "gpipe")]
+
+
+@pytest.mark.parametrize(("pp", "dp", "chunks", "micro", "schedule"), CHUNKED)
+def test_other_schedules_and_several_chunks_a_stage(
+    tmp_path: Path, pp: int, dp: int, chunks: int, micro: int, schedule: str
+) -> None:
+    rows, step = recorded(pp, dp, chunks, micro, schedule, (1, pp - 1, 2.0))
+    path = write(tmp_path / "t.parquet", rows)
+    assert read_timeline(path).what_if().report().step == pytest.approx(step, rel=0.01)
+    verdict = diagnose_timeline(path, load_settings())
+    assert [(c.class_, c.suspects.ranks) for c in verdict.causes] == [("worker", str((pp - 1) * dp + 1))]
+    healthy, _ = recorded(pp, dp, chunks, micro, schedule, (0, 0, 1.0))
+    assert diagnose_timeline(write(tmp_path / "h.parquet", healthy), load_settings()).status == "no_fault_found"
 
 
 def test_two_slow_workers_of_one_stage_are_both_named(tmp_path: Path) -> None:

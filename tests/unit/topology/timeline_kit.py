@@ -1,4 +1,4 @@
-"""Timelines of made-up pipeline jobs, by a plain event-by-event simulation of 1F1B that shares no code with ours."""
+"""Timelines of made-up pipeline jobs: 1F1B event by event, sharing no code with ours; other schedules by the step graph."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from eroica.topology import build_layout
+from eroica.topology.lanes import Lanes
+from eroica.topology.step import build_step
+from eroica.topology.strategy import Block, LinkCosts, Plan
+
+Rows = list[dict[str, Any]]
 Cost = Callable[[int, int, int, int], float]
 """(replica, stage, step, micro-batch) → factor on its compute."""
 
@@ -122,3 +130,37 @@ class Job:
                 "gmc": s if computes else -1,
             }
         )
+
+
+def recorded(pp: int, dp: int, chunks: int, micro: int, schedule: str, slow: tuple[int, int, float]) -> tuple[Rows, float]:
+    """A job with several model chunks a stage, as a recorder that lists only transfers with a peer writes it; and its mean step.
+
+    *slow*: replica, stage, factor on its compute.
+    """
+    layout = build_layout("megatron", pp * dp, {"pp": pp, "vpp": chunks})
+    blocks = [Block("layer", 1.0, parameter_bytes=8.0, activation_bytes=1.0)] * (pp * chunks)
+    plan = Plan.of(blocks, optimizer=0.5).place(pp, chunks).split(micro).order(schedule).shard("dp", 1)
+    step = build_step(plan, Lanes.of(layout), LinkCosts(0.01, {"dp": 80.0, "pp": 100.0}))
+    times = step.nominal(3)
+    times *= np.exp(0.01 * np.random.default_rng(0).standard_normal(times.shape))
+    lane, stage, factor = slow
+    computes = [i for i, o in enumerate(step.graph.ops) if o.kind.endswith("compute")]
+    for i in computes:
+        if step.graph.ops[i].stage == stage:
+            times[i, lane] *= factor
+    timing = step.graph.evaluate(times)
+    rows = []
+    for i, o in enumerate(step.graph.ops):
+        inner = o.kind.endswith("compute")
+        for d in range(dp):
+            for k in range(3):
+                start, end = float(timing.start[i, d, k]), float(timing.end[i, d, k])
+                rows.append(
+                    {
+                        "dp_rank": d, "stage": o.stage, "rank": o.stage * dp + d, "step": k, "optype": o.kind,
+                        "start_ts": 1000 * k + start, "duration": end - start, "seq_id": o.index,
+                        "mc": o.chunk if inner or o.kind.startswith(("params", "grads")) else -1,
+                        "gmc": o.chunk * pp + o.stage if inner else -1,
+                    }
+                )  # fmt: skip
+    return rows, float(timing.step_times().mean())
