@@ -236,6 +236,8 @@ class _Run:
 
     def _asked_level(self, reason: Reason, now_us: int) -> float | None:
         """The worst level that requests holding *reason* back were about (0: about none); ``None`` if nothing holds it back."""
+        if not self._issued:
+            return None
         limit, weight = self._settings.cooldown_ms * 1_000, _WEIGHT[reason]
         return max((i.level_us for i in self._issued if i.weight >= weight and 0 <= now_us - i.at_us < limit), default=None)
 
