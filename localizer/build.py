@@ -3,65 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 
 from eroica.localizer.columns import Stacked
 from eroica.localizer.frame import Frame, Ints
+from eroica.localizer.numbering import heads_of, stable_order
+from eroica.localizer.packed import PackedChunk, pack
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.ranks import parse_ranks
 
+T = TypeVar("T")
 
-def build_frame(chunks: Iterable[GroupChunk]) -> Frame:
+
+def build_frame(chunks: Iterable[GroupChunk | PackedChunk]) -> Frame:
     """Stack the chunks of a request.
 
     The result does not depend on the order of *chunks*. A rank that stands in two chunks counts once, in the first class.
     A class of the request that is not among them is missing as a whole, and a note says so.
     """
-    parts = sorted(chunks, key=lambda c: (c.cls, c.chunk))
-    heads = {c.cls: c for c in reversed(parts)}
-    workers = sorted(
-        ((w.rank, part, row) for part, c in enumerate(parts) for row, w in enumerate(c.workers)), key=lambda item: item
+    parts = sorted(
+        (c if isinstance(c, PackedChunk) else pack(c) for c in chunks), key=lambda part: (part.head.cls, part.head.chunk)
     )
-    row_of: dict[tuple[int, int], int] = {}
-    kept: list[tuple[int, int]] = []
-    ranks: list[int] = []
-    for rank, part, row in workers:
-        if not ranks or ranks[-1] != rank:
-            row_of[part, row] = len(ranks)
-            ranks.append(rank)
-            kept.append((part, row))
+    heads = {part.head.cls: part.head for part in reversed(parts)}
     names = sorted(heads)
-    at = [parts[part].workers[row] for part, row in kept]
-    first = parts[0]
+    all_ranks = np.concatenate([part.workers.ranks for part in parts])
+    order = stable_order(all_ranks)
+    order = order[heads_of(all_ranks[order])]
+    ranks = all_ranks[order]
+    row_of = np.full(all_ranks.size, -1, dtype=np.int64)
+    row_of[order] = np.arange(order.size)
+    size = [part.workers.ranks.size for part in parts]
+    rows = np.split(row_of, np.cumsum(size)[:-1])
+    cls = np.repeat(np.array([names.index(part.head.cls) for part in parts], dtype=np.int64), size)[order]
+    workers = [part.workers for part in parts]
+    late, ended = np.concatenate([w.late for w in workers])[order], np.concatenate([w.ended_at_us for w in workers])[order]
+    hosts = _picked((w.hosts for w in workers), order)
+    first = parts[0].head
     lost = {name: first.request.classes.get(name, "") for name in sorted(set(first.classes) - set(heads))}
     expected = _union([*(h.expected for h in heads.values()), *lost.values()])
     inputs: dict[str, set[str]] = {}
     for head in heads.values():
         for place, offsets in head.inputs.items():
             inputs.setdefault(place, set()).update(offsets.split(","))
-    columns = Stacked(parts, row_of)
-    cls = np.array([names.index(parts[part].cls) for part, _ in kept], dtype=np.int64)
-    executions, kinds = columns.executions(np.array(ranks, dtype=np.int64), cls)
+    columns = Stacked(parts, rows)
+    executions, kinds = columns.executions(ranks, cls)
+    stacks = sorted((s for part in parts for s in part.head.stacks), key=lambda s: s.rank)
     return Frame(
         request=first.request,
         run_id=first.run_id,
-        ranks=np.array(ranks, dtype=np.int64),
+        ranks=ranks,
         cls=cls,
         classes=names,
-        hosts=[w.host for w in at],
-        host_of_rank={s.rank: s.host for c in parts for s in c.stacks} | {w.rank: w.host for w in at},
-        devices=[w.device for w in at],
-        coords=[w.coords for w in at],
+        hosts=hosts,
+        host_of_rank={s.rank: s.host for part in parts for s in part.head.stacks} | dict(zip(ranks.tolist(), hosts, strict=True)),
+        devices=_picked((w.devices for w in workers), order),
+        coords=_picked((w.coords for w in workers), order),
         expected=expected,
-        missing=np.setdiff1d(expected, np.array(ranks, dtype=np.int64)),
-        late=np.array([w.rank for w in at if w.late_by_steps > 0], dtype=np.int64),
+        missing=np.setdiff1d(expected, ranks),
+        late=ranks[late],
         errors={rank: text for name in names for rank, text in sorted(heads[name].errors.items())},
         notes=_notes(heads, lost),
         inputs={place: ",".join(sorted(parts_, key=_offset)) for place, parts_ in sorted(inputs.items())},
-        event_time_us=max(
-            [first.request.issued_at_us, *(w.ended_at_us for w in at), *(s.ended_at_us for c in parts for s in c.stacks)]
-        ),
+        event_time_us=max([first.request.issued_at_us, *ended.tolist(), *(s.ended_at_us for s in stacks)]),
         functions=columns.functions,
         pattern_row=columns.pattern_row,
         pattern_function=columns.pattern_function,
@@ -76,8 +82,13 @@ def build_frame(chunks: Iterable[GroupChunk]) -> Frame:
         kinds=kinds,
         pauses=columns.pauses,
         metrics=columns.metrics,
-        stacks=sorted((s for c in parts for s in c.stacks), key=lambda s: s.rank),
+        stacks=stacks,
     )
+
+
+def _picked(columns: Iterable[list[T]], order: Ints) -> list[T]:
+    whole = list(chain.from_iterable(columns))
+    return [whole[i] for i in order.tolist()]
 
 
 def _notes(heads: dict[str, GroupChunk], lost: dict[str, str]) -> list[str]:

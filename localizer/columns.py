@@ -2,113 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from eroica.localizer.frame import Executions, Floats, Ints
-from eroica.schemas.groups import CommunicatorName, FunctionName, GroupChunk
+from eroica.localizer.frame import Executions, Floats, Ints, Pauses, Readings
+from eroica.localizer.numbering import numbered, stable_order
+from eroica.localizer.packed import PATTERN_FLOATS, PackedChunk
+from eroica.schemas.groups import CommunicatorName, FunctionName
 from eroica.schemas.ranks import parse_ranks
 
-PATTERN_FLOATS = ("beta", "mu", "sigma", "total_us", "exclusive_us", "p50_us", "p99_us", "max_us")
+SlotKey = tuple[int, str, int, str]
+"""Communicator, operation, index, and side of a pair."""
+
+
+class _Rows:
+    """Rows in the frame of a table's entries, of all parts; entries of workers that are left out are taken away."""
+
+    def __init__(self, columns: Iterable[Ints], rows: Sequence[Ints]) -> None:
+        mapped = [mine[column] if mine.size else column - column - 1 for column, mine in zip(columns, rows, strict=True)]
+        keep = [row >= 0 for row in mapped]
+        self._keep = [None if bool(mask.all()) else mask for mask in keep]
+        self.row: Ints = self.join(mapped, np.int64)
+
+    def join(self, columns: Iterable[npt.NDArray[Any]], kind: type = np.float64) -> npt.NDArray[Any]:
+        """A column of the table: one array a part."""
+        kept = [column if keep is None else column[keep] for column, keep in zip(columns, self._keep, strict=True)]
+        return np.concatenate(kept) if kept else np.empty(0, kind)
 
 
 class Stacked:
     """Tables of all chunks with common numbering."""
 
-    def __init__(self, parts: Sequence[GroupChunk], row_of: dict[tuple[int, int], int]) -> None:
+    def __init__(self, parts: Sequence[PackedChunk], rows: Sequence[Ints]) -> None:
+        """Stack *parts*.
+
+        :param rows: of each part: its workers' rows in the frame, -1 for those that are left out.
+        """
         functions: dict[FunctionName, int] = {}
-        communicators: dict[tuple[str, str], int] = {}
-        self.communicators: list[CommunicatorName] = []
-        self.pauses: list[tuple[int, str, int, float, float]] = []
-        self.metrics: list[tuple[int, str, float]] = []
-        pattern: dict[str, list[Floats]] = {name: [] for name in PATTERN_FLOATS}
-        pattern_row, pattern_function, step_row, step = _lists(4)
-        step_us: list[Floats] = []
-        occurrence: list[Ints] = []
-        step_start: list[Floats] = []
-        phases: dict[str, list[Floats]] = {name: [] for name in sorted({n for c in parts for n in c.steps.phases_us})}
-        execution: list[list[npt.NDArray[np.float64]]] = [[] for _ in range(6)]
-        slots: dict[tuple[int, str, int], int] = {}
-        slot_key: list[tuple[int, str, int]] = []
-        self._slot_bytes: list[int] = []
-        for number, chunk in enumerate(parts):
-            rows = np.array([row_of.get((number, row), -1) for row in range(len(chunk.workers))], dtype=np.int64)
-            own = [functions.setdefault(f, len(functions)) for f in chunk.functions]
-            keep, mapped = _rows(chunk.patterns.row, rows)
-            pattern_row.append(mapped)
-            pattern_function.append(_take(own, chunk.patterns.function, keep))
-            for name in PATTERN_FLOATS:
-                pattern[name].append(np.asarray(getattr(chunk.patterns, name), dtype=np.float64)[keep])
-            keep, mapped = _rows(chunk.steps.row, rows)
-            step_row.append(mapped)
-            step.append(np.asarray(chunk.steps.step, dtype=np.int64)[keep])
-            step_us.append(np.asarray(chunk.steps.duration_us, dtype=np.float64)[keep])
-            step_start.append(np.asarray(chunk.steps.start_us, dtype=np.float64)[keep])
-            for name, column in phases.items():
-                told = chunk.steps.phases_us.get(name)
-                column.append(np.zeros(int(keep.sum())) if told is None else np.asarray(told, dtype=np.float64)[keep])
-            of_communicator = []
-            for c in chunk.communicators:
-                key = (c.name, c.ranks)
-                if key not in communicators:
-                    communicators[key] = len(self.communicators)
-                    self.communicators.append(c)
-                of_communicator.append(communicators[key])
-            of_slot = []
-            for s in chunk.slots:
-                slot = (of_communicator[s.communicator], s.op, s.index)
-                if slot not in slots:
-                    slots[slot] = len(slot_key)
-                    slot_key.append(slot)
-                    self._slot_bytes.append(0)
-                self._slot_bytes[slots[slot]] = max(self._slot_bytes[slots[slot]], s.bytes)
-                of_slot.append(slots[slot])
-            e = chunk.executions
-            keep, mapped = _rows(e.row, rows)
-            duration = np.asarray(e.duration_us, dtype=np.float64)[keep]
-            exposed = np.asarray(e.exposed_us, dtype=np.float64)[keep] if len(e.exposed_us) == len(e.row) else duration
-            values = (
-                mapped,
-                _take(of_slot, e.slot, keep),
-                np.asarray(e.step)[keep],
-                np.asarray(e.start_us)[keep],
-                duration,
-                exposed,
-            )
-            for column, value in zip(execution, values, strict=True):
-                column.append(np.asarray(value, dtype=np.float64))
-            occurrence.append(np.asarray(e.occurrence, dtype=np.int64)[keep])
-            for at, row in enumerate(chunk.pauses.row):
-                if rows[row] >= 0:
-                    p = chunk.pauses
-                    self.pauses.append((int(rows[row]), p.what[at], p.count[at], p.total_us[at], p.max_us[at]))
-            for at, row in enumerate(chunk.metrics.row):
-                if rows[row] >= 0:
-                    self.metrics.append((int(rows[row]), chunk.metrics.name[at], chunk.metrics.mean[at]))
+        function_of = [_ints([functions.setdefault(f, len(functions)) for f in p.functions]) for p in parts]
         self.functions = list(functions)
-        self.pattern_row, self.pattern_function = _join(pattern_row), _join(pattern_function)
-        self.pattern = {name: np.concatenate(values) if values else np.empty(0) for name, values in pattern.items()}
-        self.step_row, self.step = _join(step_row), _join(step)
-        self.step_us = np.concatenate(step_us) if step_us else np.empty(0)
-        self.step_start_us = np.concatenate(step_start) if step_start else np.empty(0)
-        self.phases_us = {name: np.concatenate(column) for name, column in phases.items()}
-        self._execution = [np.concatenate(column) if column else np.empty(0) for column in execution]
-        self._slot_key = slot_key
-        self._occurrence = _join(occurrence)
-        self.pauses.sort()
-        self.metrics.sort()
+        patterns = _Rows((p.pattern_row for p in parts), rows)
+        self.pattern_row: Ints = patterns.row
+        self.pattern_function: Ints = patterns.join(
+            (of[p.pattern_function] for of, p in zip(function_of, parts, strict=True)), np.int64
+        )
+        self.pattern: dict[str, Floats] = {name: patterns.join(p.pattern[name] for p in parts) for name in PATTERN_FLOATS}
+        steps = _Rows((p.step_row for p in parts), rows)
+        self.step_row: Ints = steps.row
+        self.step: Ints = steps.join((p.step for p in parts), np.int64)
+        self.step_us: Floats = steps.join(p.step_us for p in parts)
+        self.step_start_us: Floats = steps.join(p.step_start_us for p in parts)
+        self.phases_us: dict[str, Floats] = {
+            name: steps.join(p.phases_us[name] if name in p.phases_us else np.zeros(p.step.size) for p in parts)
+            for name in sorted({name for p in parts for name in p.phases_us})
+        }
+        self.communicators: list[CommunicatorName] = []
+        self._slot_key: list[tuple[int, str, int]] = []
+        self._slot_bytes: list[int] = []
+        self._slot_of = self._number_slots(parts)
+        self._parts, self._rows = parts, rows
+        self.pauses, self.metrics = _pauses(parts, rows), _readings(parts, rows)
+
+    def _number_slots(self, parts: Sequence[PackedChunk]) -> list[Ints]:
+        """The common number of each part's slots."""
+        communicators: dict[tuple[str, str], int] = {}
+        slots: dict[tuple[int, str, int], int] = {}
+        out = []
+        for part in parts:
+            of_communicator = []
+            for c in part.communicators:
+                number = communicators.setdefault((c.name, c.ranks), len(self.communicators))
+                if number == len(self.communicators):
+                    self.communicators.append(c)
+                of_communicator.append(number)
+            of_slot = []
+            for s in part.slots:
+                key = (of_communicator[s.communicator], s.op, s.index)
+                number = slots.setdefault(key, len(self._slot_key))
+                if number == len(self._slot_key):
+                    self._slot_key.append(key)
+                    self._slot_bytes.append(0)
+                self._slot_bytes[number] = max(self._slot_bytes[number], s.bytes)
+                of_slot.append(number)
+            out.append(_ints(of_slot))
+        return out
 
     def executions(self, ranks: Ints, cls: Ints) -> tuple[Executions, list[str]]:
         """Entries in the order of worker, step and start, with instances, kinds and places numbered, and the kinds in words.
 
         *ranks* and *cls* by row.
         """
-        row, slot, step = (column.astype(np.int64) for column in self._execution[:3])
-        start, duration, exposed = self._execution[3:]
-        order = np.lexsort((slot, start, step, row))
-        row, slot, step, occurrence = row[order], slot[order], step[order], self._occurrence[order]
+        tables = [part.executions for part in self._parts]
+        joined = _Rows((t.row for t in tables), self._rows)
+        row = joined.row
+        slot = joined.join((of[t.slot] for of, t in zip(self._slot_of, tables, strict=True)), np.int64)
+        step = joined.join((t.step for t in tables), np.int64)
+        start: Floats = joined.join(t.start_us for t in tables)
+        order = _in_order(row, step, start, slot)
+
+        def ordered(columns: Iterable[npt.NDArray[Any]], kind: type = np.float64) -> npt.NDArray[Any]:
+            column = joined.join(columns, kind)
+            return column if order is None else column[order]
+
+        if order is not None:
+            row, slot, step, start = row[order], slot[order], step[order], start[order]
+        occurrence = ordered((t.occurrence for t in tables), np.int64)
         # Slots by what their members share; the last one stands for a frame without any.
         keys = [(c, op, index, "") for c, op, index in self._slot_key]
         size = np.array(self._slot_bytes or [0], dtype=np.int64)[slot]
@@ -128,19 +130,17 @@ class Stacked:
             row=row,
             step=step,
             communicator=communicator_of[slot],
-            instance=_number(meeting[slot], step, occurrence),
+            instance=numbered(meeting[slot], step, occurrence)[0],
             kind=kind_of[slot],
-            place=_number(cls[row] if row.size else row, place_of[slot], occurrence),
+            place=numbered(cls[row] if row.size else row, place_of[slot], occurrence)[0],
             bytes=size,
-            start_us=start[order],
-            duration_us=duration[order],
-            exposed_us=exposed[order],
+            start_us=start,
+            duration_us=ordered(t.duration_us for t in tables),
+            exposed_us=ordered(t.exposed_us for t in tables),
         )
         return entries, [f"{op} {index}" for _, _, op, index in kinds]
 
-    def _pairs(
-        self, ranks: Ints, row: Ints, slot: Ints, keys: list[tuple[int, str, int, str]]
-    ) -> tuple[list[tuple[int, str, int, str]], Ints]:
+    def _pairs(self, ranks: Ints, row: Ints, slot: Ints, keys: list[SlotKey]) -> tuple[list[SlotKey], Ints]:
         """Sends and receives between two ranks under one key: the k-th sent one way is the k-th received at the other end.
 
         :returns: keys (communicator, operation, index, side), and the key of each entry.
@@ -154,49 +154,68 @@ class Stacked:
             return keys, slot
         low = np.full(len(keys), -1, np.int64)
         low[wanted] = [ends[keys[n][0]] for n in wanted]
-        at = np.flatnonzero(low[slot] >= 0)
-        code = slot[at] * 2 + (ranks[row[at]] == low[slot[at]])
-        found, inverse = np.unique(code, return_inverse=True)
-        out, of_found = list(keys), np.empty(found.size, np.int64)
+        lowest = low[slot]
+        at = np.flatnonzero(lowest >= 0)
+        code = slot[at] * 2 + (ranks[row[at]] == lowest[at])
+        seen = np.zeros(2 * len(keys), np.bool_)
+        seen[code] = True
+        found = np.flatnonzero(seen).tolist()
+        out, of_code = list(keys), np.zeros(2 * len(keys), np.int64)
         order: dict[tuple[int, str, bool], int] = {}
-        for i in sorted(range(found.size), key=lambda i: (keys[int(found[i]) // 2][:3], int(found[i]) % 2)):
-            communicator, op, _, _ = keys[int(found[i]) // 2]
-            lower = bool(found[i] % 2)
+        for one in sorted(found, key=lambda one: (keys[one // 2][:3], one % 2)):
+            communicator, op, _, _ = keys[one // 2]
+            lower = bool(one % 2)
             k = order.get((communicator, op, lower), 0)
             order[communicator, op, lower] = k + 1
-            of_found[i] = len(out)
+            of_code[one] = len(out)
             out.append((communicator, "send up" if (op == "send") == lower else "send down", k, op))
         moved = slot.copy()
-        moved[at] = of_found[inverse.reshape(-1)]
+        moved[at] = of_code[code]
         return out, moved
 
 
-def _lists(n: int) -> list[list[npt.NDArray[np.int64]]]:
-    return [[] for _ in range(n)]
+def _in_order(row: Ints, step: Ints, start: Floats, slot: Ints) -> Ints | None:
+    """The order by row, step, start and slot, of parts that are in the order of row, step and start; ``None`` if it is this."""
+    order = None
+    if not bool((row[1:] >= row[:-1]).all()):
+        order = stable_order(row)
+        row, step, start, slot = row[order], step[order], start[order], slot[order]
+    tied = (row[1:] == row[:-1]) & (step[1:] == step[:-1]) & (start[1:] == start[:-1])
+    if not bool((tied & (slot[1:] < slot[:-1])).any()):
+        return order
+    run = np.concatenate(([0], np.cumsum(~tied)))
+    again = np.lexsort((slot, run))
+    return again if order is None else order[again]
 
 
-def _join(parts: list[Ints]) -> Ints:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+def _pauses(parts: Sequence[PackedChunk], rows: Sequence[Ints]) -> Pauses:
+    tables = [part.pauses for part in parts]
+    joined = _Rows((t.row for t in tables), rows)
+    what, kinds = _renamed([(t.what, t.kinds) for t in tables])
+    columns = [
+        joined.row, joined.join(what, np.int64), joined.join((t.counts for t in tables), np.int64),
+        joined.join(t.total_us for t in tables), joined.join(t.max_us for t in tables),
+    ]  # fmt: skip
+    order = np.lexsort(columns[::-1])
+    row, code, count, total, longest = (column[order] for column in columns)
+    return Pauses(row, code, kinds, count, total, longest)
 
 
-def _rows(column: list[int], rows: Ints) -> tuple[npt.NDArray[np.bool_], Ints]:
-    """Which entries belong to a kept worker, and their rows in the frame."""
-    index = np.asarray(column, dtype=np.int64)
-    if rows.size == 0 or index.size == 0:
-        return np.zeros(index.size, dtype=np.bool_), np.empty(0, dtype=np.int64)
-    mapped = rows[index]
-    keep = mapped >= 0
-    return keep, mapped[keep]
+def _readings(parts: Sequence[PackedChunk], rows: Sequence[Ints]) -> Readings:
+    tables = [part.readings for part in parts]
+    joined = _Rows((t.row for t in tables), rows)
+    name, names = _renamed([(t.name, t.names) for t in tables])
+    row, code, mean = joined.row, joined.join(name, np.int64), joined.join(t.mean for t in tables)
+    order = np.lexsort((mean, code, row))
+    return Readings(row[order], code[order], names, mean[order])
 
 
-def _take(table: list[int], column: list[int], keep: npt.NDArray[np.bool_]) -> Ints:
-    index = np.asarray(column, dtype=np.int64)[keep]
-    return np.asarray(table, dtype=np.int64)[index] if index.size else np.empty(0, dtype=np.int64)
+def _renamed(tables: Sequence[tuple[Ints, list[str]]]) -> tuple[list[Ints], list[str]]:
+    """Codes of several tables as places among all their names, which ascend."""
+    known = sorted(set(chain.from_iterable(names for _, names in tables)))
+    place = {name: i for i, name in enumerate(known)}
+    return [_ints([place[name] for name in names])[code] for code, names in tables], known
 
 
-def _number(*columns: Ints) -> Ints:
-    """Equal tuples of the columns get equal numbers from 0."""
-    if columns[0].size == 0:
-        return np.empty(0, dtype=np.int64)
-    _, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return np.asarray(inverse, dtype=np.int64).reshape(-1)
+def _ints(values: Iterable[int]) -> Ints:
+    return np.array(list(values), dtype=np.int64)

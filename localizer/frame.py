@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +42,52 @@ class Executions:
     def size(self) -> int:
         """Number of entries."""
         return int(self.row.size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pauses(Sequence[tuple[int, str, int, float, float]]):
+    """Software pauses, ascending by row and kind: (row, what, count, total µs, max µs); the columns are of equal length."""
+
+    row: Ints
+    what: Ints
+    """Index into ``kinds``."""
+    kinds: list[str]
+    counts: Ints
+    total_us: Floats
+    max_us: Floats
+
+    def __len__(self) -> int:
+        return int(self.row.size)
+
+    def __getitem__(self, at: Any) -> Any:
+        return (
+            int(self.row[at]), self.kinds[int(self.what[at])], int(self.counts[at]), float(self.total_us[at]),
+            float(self.max_us[at]),
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[tuple[int, str, int, float, float]]:
+        what = [self.kinds[i] for i in self.what.tolist()]
+        return zip(self.row.tolist(), what, self.counts.tolist(), self.total_us.tolist(), self.max_us.tolist(), strict=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Readings(Sequence[tuple[int, str, float]]):
+    """Means of counters and sensors, ascending by row and name: (row, name, mean); the columns are of equal length."""
+
+    row: Ints
+    name: Ints
+    """Index into ``names``."""
+    names: list[str]
+    mean: Floats
+
+    def __len__(self) -> int:
+        return int(self.row.size)
+
+    def __getitem__(self, at: Any) -> Any:
+        return int(self.row[at]), self.names[int(self.name[at])], float(self.mean[at])
+
+    def __iter__(self) -> Iterator[tuple[int, str, float]]:
+        return zip(self.row.tolist(), [self.names[i] for i in self.name.tolist()], self.mean.tolist(), strict=True)
 
 
 @dataclass(frozen=True)
@@ -79,9 +128,8 @@ class Frame:
     executions: Executions
     kinds: list[str]
     """``Executions.kind`` in words: operation and place in the step."""
-    pauses: list[tuple[int, str, int, float, float]]
-    """(row, what, count, total µs, max µs)."""
-    metrics: list[tuple[int, str, float]]
+    pauses: Pauses
+    metrics: Readings
     stacks: list[StackRow] = field(default_factory=list)
 
     @property
@@ -94,8 +142,19 @@ class Frame:
         """Share of the expected workers that gave a summary."""
         return self.size / self.expected.size if self.expected.size else 0.0
 
+    @cached_property
+    def host_of(self) -> tuple[Ints, list[str]]:
+        """Each row's host as an index, and the hosts by their first row."""
+        names = list(dict.fromkeys(self.hosts))
+        place = {name: i for i, name in enumerate(names)}
+        return np.array([place[name] for name in self.hosts], dtype=np.int64), names
+
     def step_table(self) -> tuple[Ints, Floats]:
-        """Steps that all workers profiled, shape (s,), and each worker's durations, shape (n, s), µs."""
+        """Steps that all workers profiled, shape (s,), and each worker's durations, shape (n, s), µs; not to be written to."""
+        return self._step_table
+
+    @cached_property
+    def _step_table(self) -> tuple[Ints, Floats]:
         if self.size == 0 or self.step.size == 0:
             return np.empty(0, np.int64), np.empty((self.size, 0))
         steps, counts = np.unique(self.step, return_counts=True)

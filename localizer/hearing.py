@@ -9,6 +9,9 @@ from types import TracebackType
 from eroica.bus.consumer import read_partitions
 from eroica.bus.message import Incoming
 from eroica.localizer.feedback import FeedbackTable, Heard
+from eroica.localizer.frame import Frame
+from eroica.localizer.own import Past
+from eroica.localizer.profiles import HealthyPast
 from eroica.schemas.codec import decode_as
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.errors import EroicaError, SchemaError
@@ -21,8 +24,8 @@ _log = logging.getLogger(__name__)
 READ_S = 20.0
 """The first reading may take so long; verdicts do not wait for more."""
 STOP_S = 5.0
-MAX_PROFILES = 20_000
-"""Healthy profiles, class by class, that wait to be taken over or are kept for a new start; the oldest go first."""
+MAX_COMPLAINTS, COMPLAIN_EVERY = 3, 1_000
+"""Lines about messages that cannot be read: the first ones, and one of so many."""
 
 
 class Follower:
@@ -32,7 +35,7 @@ class Follower:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._stop, self._ready = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"eroica-{self.topic}", daemon=True)
 
@@ -98,28 +101,45 @@ class FeedbackReader(Follower):
 
 
 class PastReader(Follower):
-    """Healthy profiles of all jobs, also those that other localizers found."""
+    """Healthy profiles of all jobs, also those that other localizers found. Read and added to from any thread."""
 
     topic = "baselines"
 
     def __init__(self, settings: KafkaSettings) -> None:
         super().__init__(settings)
-        self._profiles: list[Baseline] = []
-        self._taken = 0
-
-    def news(self, *, all_: bool = False) -> list[Baseline]:
-        """Those that came since the last call; with *all_* every one that is kept."""
-        with self._lock:
-            found = self._profiles[0 if all_ else self._taken :]
-            self._taken = len(self._profiles)
-        return found
+        self.profiles: HealthyPast = _Shared(self._lock)
+        self.bad = 0
+        """Messages that cannot be read, or contradict themselves."""
 
     def _take(self, record: Incoming) -> None:
+        if not record.value:
+            return  # somebody forgot a job; what is known of it grows old by itself
         try:
-            self._profiles.append(decode_as(Baseline, record.value, record.where))
+            profile = decode_as(Baseline, record.value, record.where)
         except SchemaError as error:
-            _log.warning("a healthy profile cannot be read: %s", error)
+            self._complain(str(error))
             return
-        if len(self._profiles) > MAX_PROFILES:
-            self._profiles.pop(0)
-            self._taken = max(self._taken - 1, 0)
+        if not self.profiles.add(profile):
+            self._complain(f"{record.where}: its figures contradict each other")
+
+    def _complain(self, why: str) -> None:
+        """Of a flood some lines are enough."""
+        self.bad += 1
+        if self.bad <= MAX_COMPLAINTS or self.bad % COMPLAIN_EVERY == 0:
+            _log.warning("a healthy profile is left out (%d so far): %s", self.bad, why)
+
+
+class _Shared(HealthyPast):
+    """With a lock that its owner may hold already."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        super().__init__()
+        self._lock = lock
+
+    def add(self, baseline: Baseline) -> bool:
+        with self._lock:
+            return super().add(baseline)
+
+    def before(self, frame: Frame, wanted: str | None = None) -> Past | None:
+        with self._lock:
+            return super().before(frame, wanted)

@@ -18,6 +18,8 @@ from eroica.localizer.robust import MAD_TO_SIGMA
 
 MIN_PEERS = 3
 """Fewer workers in a role cannot show which of them is the odd one."""
+ONCE = ("data", "optimizer")
+"""Phases that come once a step, however many micro-batches it has."""
 FLOOR = 0.01
 """The lasting difference between equal machines is taken as at least this share of the own time …"""
 FLOOR_KNOWN = 0.005
@@ -32,6 +34,8 @@ GAP_SPREADS, GAP_SHARE = 6.0, 0.02
 """Two clusters lie apart by so many spreads of the faster one, and by this share of the own time."""
 MAX_WIDER = 6.0
 """A limit is widened so many times at most for few samples; the floor guards the rest."""
+RESTLESS, WILD = 0.02, 1.5
+"""Where single steps spread by more than this share, chance has longer tails than the normal distribution: so many times."""
 MAX_BIAS = 0.03
 """A worker that was slower than its role in the healthy past by more than this share is slow, not different."""
 FALSE_ALARMS = 1e-3
@@ -73,6 +77,9 @@ class OwnTime:
     own_us: Floats
     usual_us: Floats
     """Own time that is usual in the role, step by step."""
+    parts_us: Floats
+    """Shape (2, n, s): own time that is spent once a step (loading, optimizer), and the rest."""
+    usual_parts_us: Floats
     spread_us: Floats
     """Shape (n,): spread of a single step's own time in the role."""
     excess_us: Floats
@@ -85,9 +92,9 @@ class OwnTime:
     """Shape (n,): whether the role is large enough to compare."""
 
     def mended(self, rows: Ints) -> Floats:
-        """Own times with *rows* as fast as usual."""
-        out = self.own_us.copy()
-        out[rows] = np.minimum(out[rows], self.usual_us[rows])
+        """``parts_us`` with *rows* as fast as usual."""
+        out = self.parts_us.copy()
+        out[:, rows] = np.minimum(out[:, rows], self.usual_parts_us[:, rows])
         return out
 
 
@@ -101,8 +108,11 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
     wait = np.minimum(_exposed(frame, steps), step_us)
     own = step_us - wait
     n = frame.size
+    once = np.minimum(_phase_table(frame, steps, ONCE), own)
+    parts = np.stack((once, own - once))
+    usual_parts = parts.copy()
     usual = own.copy()
-    spread, excess, z = np.zeros(n), np.zeros(n), np.zeros(n)
+    spread, excess, z, between, few = (np.zeros(n) for _ in range(5))
     comparable = np.zeros(n, dtype=np.bool_)
     limit = np.full(n, max(least_z, -NormalDist().inv_cdf(FALSE_ALARMS / max(n, 1))))
     for role in np.unique(frame.cls).tolist() if steps.size else []:
@@ -112,20 +122,25 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         if reference is None:
             reference = _healthy(own[rows], [frame.hosts[row] for row in rows.tolist()])
         usual[rows] = np.median(own[rows][reference], axis=0)
+        usual_parts[:, rows] = np.median(parts[:, rows][:, reference], axis=1)[:, None]
         if rows.size < MIN_PEERS:
             continue
         apart = own[rows] - usual[rows] - _own_bias(frame, rows, past)
-        lasting = lower_median(apart)
-        each = MAD_TO_SIGMA * float(np.median(np.abs(apart - np.median(apart, axis=1)[:, None])))
-        between = MAD_TO_SIGMA * float(np.median(np.abs(lasting[reference] - np.median(lasting[reference]))))
-        few = int(reference.sum())
-        known = past is not None and all(rank in past.own_by_rank for rank in frame.ranks[rows].tolist())
-        floor = (FLOOR_KNOWN if known else FLOOR) * (1 + FLOOR_FEW / few) * float(np.median(usual[rows[0]]))
-        spread[rows], excess[rows], comparable[rows] = each, lasting, True
-        single = 1.25 * each / np.sqrt(steps.size) * few_samples(float(limit[0]), rows.size * (steps.size - 1))
-        chance = np.hypot(single, between * few_samples(float(limit[0]), few - 1))
-        z[rows] = lasting / max(float(chance), floor, 1e-9)
-    return OwnTime(steps, step_us, wait, own, usual, spread, excess, z, limit, comparable)
+        spread[rows], excess[rows], comparable[rows] = _noise(apart), lower_median(apart), True
+        between[rows] = MAD_TO_SIGMA * float(np.median(np.abs(excess[rows][reference] - np.median(excess[rows][reference]))))
+        few[rows] = int(reference.sum())
+    known = comparable & np.isin(frame.ranks, list(past.own_by_rank) if past else [])
+    level = np.median(usual, axis=1) if steps.size else np.ones(n)
+    rows = np.flatnonzero(comparable)
+    if rows.size:
+        # Roles differ in what they do, hardly in how much chance does to it: all of them tell of the spread.
+        pooled = float(np.median(between[rows] / level[rows])) * level[rows] * few_samples(float(limit[0]), rows.size - 1)
+        single = 1.25 * spread[rows] / np.sqrt(steps.size) * few_samples(float(limit[0]), rows.size * (steps.size - 1))
+        chance = np.hypot(single, np.maximum(pooled, between[rows]))
+        chance = np.where(spread[rows] > RESTLESS * level[rows], WILD * chance, chance)
+        floor = np.where(known[rows], FLOOR_KNOWN, FLOOR) * (1 + FLOOR_FEW / few[rows]) * level[rows]
+        z[rows] = excess[rows] / np.maximum(np.maximum(chance, floor), 1e-9)
+    return OwnTime(steps, step_us, wait, own, usual, parts, usual_parts, spread, excess, z, limit, comparable)
 
 
 def few_samples(limit: float, freedom: int) -> float:
@@ -135,6 +150,11 @@ def few_samples(limit: float, freedom: int) -> float:
     """
     n = max(freedom, 1)
     return min(MAX_WIDER, 1 + (limit**2 + 1) / (4 * n) + (5 * limit**4 + 16 * limit**2 + 3) / (96 * n**2))
+
+
+def _noise(apart: Floats) -> float:
+    """Spread of a single step around each worker's own way, shape (peers, s) → one figure."""
+    return MAD_TO_SIGMA * float(np.median(np.abs(apart - np.median(apart, axis=1)[:, None])))
 
 
 def lower_median(table: Floats) -> Floats:
@@ -200,16 +220,26 @@ def _healthy(own: Floats, hosts: list[str]) -> Bools:
     return np.asarray(reference) if alone else everyone
 
 
+def _phase_table(frame: Frame, steps: Ints, names: tuple[str, ...]) -> Floats:
+    """Time of some phases by worker and step, shape (n, s)."""
+    table = np.zeros((frame.size, steps.size))
+    if steps.size == 0:
+        return table
+    inside = np.isin(frame.step, steps)
+    at = np.searchsorted(steps, frame.step[inside])
+    for name in names:
+        if name in frame.phases_us:
+            table[frame.step_row[inside], at] += frame.phases_us[name][inside]
+    return table
+
+
 def _exposed(frame: Frame, steps: Ints) -> Floats:
     """Exposed communication of each worker in *steps*, shape (n, s): as its phases tell, else the sum of its executions."""
-    table = np.zeros((frame.size, steps.size))
+    table = _phase_table(frame, steps, ("comm_wait",))
     if steps.size == 0:
         return table
     told = np.zeros(frame.size, dtype=np.bool_)
     if "comm_wait" in frame.phases_us:
-        inside = np.isin(frame.step, steps)
-        at = np.searchsorted(steps, frame.step[inside])
-        table[frame.step_row[inside], at] = frame.phases_us["comm_wait"][inside]
         told[frame.step_row[sum(frame.phases_us.values(), np.zeros(frame.step.size)) > 0]] = True
     e = frame.executions
     mine = np.flatnonzero(np.isin(e.step, steps) & ~told[e.row]) if e.size else np.empty(0, np.int64)

@@ -41,8 +41,8 @@ def baselines_of(frame: Frame) -> list[Baseline]:
     """A healthy frame as messages, one a class."""
     own = measure_own(frame, 3.5)
     model = step_model(frame)
-    busy = float(model.step_us(own.own_us).mean()) if own.steps.size else 0.0
-    lost = model.gain_us(own.own_us, np.minimum(own.own_us, own.usual_us))
+    busy = float(model.step_us(own.parts_us).mean()) if own.steps.size else 0.0
+    lost = model.gain_us(own.parts_us, np.minimum(own.parts_us, own.usual_parts_us))
     digest, transfers = fingerprint(frame), _transfers(frame)
     out = []
     for number, cls in enumerate(frame.classes):

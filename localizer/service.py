@@ -81,7 +81,7 @@ class Localizer:
         self._known: frozenset[tuple[str, int]] = frozenset()
         self._published_to: dict[int, int] = {}
         """Partition of verdicts → offset up to which the published ones are known."""
-        self._core = LocalizerCore(settings.localize, listen=listen)
+        self._core = self._new_core()
         for problem in self._core.playbook.problems:
             _log.warning("left out of the playbook: %s", problem)
         self._committed: dict[tuple[str, int], int] = {}
@@ -99,7 +99,6 @@ class Localizer:
                     self._assigned(consumer)
                 if not batch:
                     continue
-                self._remember(self._past.news())
                 try:
                     self._handle(consumer, batch)
                 except TransactionAborted as error:
@@ -113,9 +112,11 @@ class Localizer:
             print(f"eroica localize ready (partitions groups: {len(consumer.assigned)})", file=sys.stderr, flush=True)
         self._known = consumer.assigned
 
-    def _remember(self, profiles: list[Baseline]) -> None:
-        for profile in profiles:
-            self._core.remember(profile)
+    def _new_core(self) -> LocalizerCore:
+        """It judges with all that is known of the past. A profile whose transaction was aborted stays known: whoever reads its
+        groups again finds the same.
+        """
+        return LocalizerCore(self._settings.localize, listen=self._listen, past=self._past.profiles)
 
     def _revoked(self, partitions: list[tuple[str, int]]) -> None:
         for topic, partition in partitions:
@@ -133,8 +134,7 @@ class Localizer:
                     self._core.mark_published(decode_as(Verdict, record.value, record.where).request.id)
 
     def _start_over(self, consumer: GroupConsumer) -> None:
-        self._core = LocalizerCore(self._settings.localize, listen=self._listen)
-        self._remember(self._past.news(all_=True))
+        self._core = self._new_core()
         self._committed.clear()
         self._published_to.clear()
         self._know_published()

@@ -1,8 +1,11 @@
 """How long a step takes by the own times of its ranks: what mending somebody would give back.
 
 Replicas meet at the end of a step, so the slowest decides. Inside a replica the ranks of a stage keep step with each other, and
-the stages form a pipeline: with m micro-batches and own times oₚ it is busy for (Σ oₚ + (m − 1) · max oₚ) / m. Without a pipeline
-that is the slowest rank's own time. Communication is left out; it is the same before and after.
+the stages form a pipeline: with m micro-batches and compute times oₚ it is busy for (Σ oₚ + (m − 1) · max oₚ) / m. What is done
+once a step (loading, the optimizer) comes on top, the longest of all stages. Without a pipeline the slowest rank's own time is
+all. Communication is left out; it is the same before and after.
+
+Own times come in two parts, shape (2, n, s): what is done once a step, and the rest.
 """
 
 from __future__ import annotations
@@ -38,25 +41,25 @@ class StepModel:
         return int(self.stage.max(initial=0)) + 1
 
     def stage_times(self, own: Floats) -> Floats:
-        """Slowest own time by replica, stage and step, shape (replicas, stages, s); 0 where nobody is known."""
+        """Slowest of *own*, shape (n, s), by replica, stage and step: shape (replicas, stages, s); 0 where nobody is known."""
         out = np.zeros((int(self.replica.max(initial=0)) + 1, self.stages, own.shape[1]))
         np.maximum.at(out, (self.replica, self.stage), own)
         return out
 
-    def step_us(self, own: Floats) -> Floats:
-        """Length of each step, shape (s,), for own times of shape (n, s)."""
-        if own.size == 0:
-            return np.zeros(own.shape[1])
-        by_stage = self.stage_times(own)
+    def step_us(self, parts: Floats) -> Floats:
+        """Length of each step, shape (s,), for own times of shape (2, n, s)."""
+        if parts.size == 0:
+            return np.zeros(parts.shape[2])
         if self.stages == 1:
-            return np.asarray(by_stage.max(axis=(0, 1)))
+            return np.asarray(parts.sum(axis=0).max(axis=0))
+        once, rest = self.stage_times(parts[0]), self.stage_times(parts[1])
         m = self.micro_batches
-        busy = (by_stage.sum(axis=1) + (m - 1) * by_stage.max(axis=1)) / m
+        busy = (rest.sum(axis=1) + (m - 1) * rest.max(axis=1)) / m + once.max(axis=1)
         return np.asarray(busy.max(axis=0))
 
     def gain_us(self, before: Floats, after: Floats) -> float:
         """Mean time of a step that *after* saves against *before*."""
-        return float((self.step_us(before) - self.step_us(after)).mean()) if before.shape[1] else 0.0
+        return float((self.step_us(before) - self.step_us(after)).mean()) if before.shape[2] else 0.0
 
 
 def step_model(frame: Frame) -> StepModel:

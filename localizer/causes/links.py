@@ -17,7 +17,7 @@ from eroica.localizer.causes.readings import OddReading, odd_link_readings
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.robust import MAD_TO_SIGMA
-from eroica.localizer.transfers import Bools
+from eroica.localizer.transfers import Bools, Transfers
 from eroica.schemas.verdicts import CauseClass, Evidence
 
 RULE = "eroica/transfers"
@@ -132,11 +132,11 @@ def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: l
         rows = rows[covered[rows] >= covered[rows].max() - 1e-9]
         return _narrowed(measures, rows, odd, float(covered[rows].max()))
     slow_at = np.flatnonzero(slow).tolist()
-    pairs = _pairs(t.hosts, np.flatnonzero(mine & ~slow).tolist(), slow_at, weight)
+    pairs = _pairs(t, np.flatnonzero(mine & ~slow).tolist(), slow_at, weight)
     pair = _only(pairs, total, _ends(measures, odd))
     if pair is not None:
         return _Place("link", np.empty(0, np.int64), list(pair), ["|".join(pair)], dict(pairs)[pair] / total)
-    hosts = _hosts(t.hosts, np.flatnonzero(mine).tolist(), set(slow_at), weight)
+    hosts = _hosts(t, np.flatnonzero(mine).tolist(), set(slow_at), weight)
     single = _only(hosts, total, None)
     if single is not None:
         return _Place("link", _rows_on(frame.hosts, [single]), [single], [], dict(hosts)[single] / total)
@@ -197,20 +197,20 @@ def _steady(measures: Measures, rows: Ints) -> Ints:
     return rows[even] if 0 < int(even.sum()) <= max(1, rows.size // 4) else rows[:0]
 
 
-def _pairs(hosts: list[frozenset[str]], fine: list[int], slow: list[int], weight: Floats) -> list[tuple[tuple[str, str], float]]:
+def _pairs(t: Transfers, fine: list[int], slow: list[int], weight: Floats) -> list[tuple[tuple[str, str], float]]:
     """Pairs of hosts that a slow communicator joins, by time lost; those that carry much that is fine are left out."""
     lost: dict[tuple[str, str], float] = {}
-    number: dict[tuple[str, str], int] = {}
+    bad: dict[tuple[str, str], float] = {}
     for c in slow:
-        for pair in _two(hosts[c]):
+        for pair in _two(t.hosts[c]):
             lost[pair] = lost.get(pair, 0.0) + float(weight[c])
-            number[pair] = number.get(pair, 0) + 1
-    good: dict[tuple[str, str], int] = {}
+            bad[pair] = bad.get(pair, 0.0) + float(t.usual_us[c])
+    through = dict(bad)
     for c in fine:
-        for pair in _two(hosts[c]):
-            if pair in lost:
-                good[pair] = good.get(pair, 0) + 1
-    kept = [(p, v) for p, v in lost.items() if number[p] >= THROUGH * (number[p] + good.get(p, 0))]
+        for pair in _two(t.hosts[c]):
+            if pair in through:
+                through[pair] += float(t.usual_us[c])
+    kept = [(p, v) for p, v in lost.items() if bad[p] >= THROUGH * through[p]]
     return sorted(kept, key=lambda item: (-item[1], item[0]))
 
 
@@ -227,16 +227,16 @@ def _two(hosts: frozenset[str]) -> Iterable[tuple[str, str]]:
             yield one, other
 
 
-def _hosts(hosts: list[frozenset[str]], mine: list[int], slow: set[int], weight: Floats) -> list[tuple[str, float]]:
+def _hosts(t: Transfers, mine: list[int], slow: set[int], weight: Floats) -> list[tuple[str, float]]:
     """Hosts of which nearly all traffic is slow, by time lost."""
-    through: dict[str, int] = {}
-    bad: dict[str, int] = {}
+    through: dict[str, float] = {}
+    bad: dict[str, float] = {}
     lost: dict[str, float] = {}
     for c in mine:
-        for host in hosts[c]:
-            through[host] = through.get(host, 0) + 1
+        for host in t.hosts[c]:
+            through[host] = through.get(host, 0.0) + float(t.usual_us[c])
             if c in slow:
-                bad[host] = bad.get(host, 0) + 1
+                bad[host] = bad.get(host, 0.0) + float(t.usual_us[c])
                 lost[host] = lost.get(host, 0.0) + float(weight[c])
     kept = [(h, v) for h, v in lost.items() if bad[h] >= THROUGH * through[h]]
     return sorted(kept, key=lambda item: (-item[1], item[0]))

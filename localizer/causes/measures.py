@@ -45,7 +45,7 @@ class Measures:
     @cached_property
     def lost_own_us(self) -> float:
         """Time of a step that is lost to ranks that are slower than usual in their role, whoever it is."""
-        return self.model.gain_us(self.own.own_us, np.minimum(self.own.own_us, self.own.usual_us))
+        return self.model.gain_us(self.own.parts_us, np.minimum(self.own.parts_us, self.own.usual_parts_us))
 
     def share(self, time_us: float) -> float:
         """*time_us* as share of a step."""

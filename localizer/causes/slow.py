@@ -36,7 +36,7 @@ def slow_rows(measures: Measures) -> Ints:
     further = np.setdiff1d(out, main)
     if further.size and measures.model.gain_us(own.mended(main), own.mended(out)) >= least:
         main = out
-    gain = measures.model.gain_us(own.own_us, own.mended(main))
+    gain = measures.model.gain_us(own.parts_us, own.mended(main))
     return main if gain >= 0.5 * least else main[:0]
 
 
@@ -45,7 +45,7 @@ def find_slow(measures: Measures, rows: Ints) -> list[Finding]:
     if rows.size == 0:
         return []
     own = measures.own
-    gain = measures.model.gain_us(own.own_us, own.mended(rows))
+    gain = measures.model.gain_us(own.parts_us, own.mended(rows))
     where = places(rows, measures.rows_of_hosts())
     slowest = [float(own.excess_us[mine].max()) for mine, _ in where]
     return [

@@ -40,10 +40,10 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
     if own.steps.size == 0 or frame.size < MIN_PEERS:
         return []
     mended = own.mended(slow)
-    apart = np.where(own.comparable[:, None], np.maximum(mended - own.usual_us, 0.0), 0.0)
+    apart = np.where(own.comparable[:, None], np.maximum(mended.sum(axis=0) - own.usual_us, 0.0), 0.0)
     # Only the latest of a step hold it up; the others' lateness is hidden behind theirs.
     weight = np.where(apart >= HOLDS_UP * apart.max(axis=0, initial=0.0), apart, 0.0)
-    loss = model.gain_us(mended, np.minimum(mended, own.usual_us))
+    loss = model.gain_us(mended, np.minimum(mended, own.usual_parts_us))
     if measures.past is not None:
         # Unequal ranks lift the median too: against the past all of the growth counts, if most of it is unequal.
         grown = float(model.step_us(mended).mean()) - measures.past.busy_us
@@ -56,7 +56,8 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
     longest = float(apart.max(axis=0, initial=0.0).mean())
     if share >= EXPLAINED and longest >= least:
         return [_finding(measures, "software_pause", who, max(loss, longest), what, share)]
-    if loss < (PROVEN * least if measures.past else max(least, UNPROVEN * measures.step_us)):
+    proven = measures.past is not None and slow.size == 0
+    if loss < (PROVEN * least if proven else max(least, UNPROVEN * measures.step_us)):
         return []
     shared, each = common_pause(measures)
     if shared != "loader" and each >= EXPLAINED * loss:

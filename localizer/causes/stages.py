@@ -22,24 +22,34 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
         return [], []
     level = stage_levels(measures)
     heavy = int(level.argmax())
-    loss = _loss(measures, level)
-    least = USUAL_LOSS
-    before = 0.0
-    if measures.past is not None and (then := _past_level(measures)) is not None:
-        before, least = _loss(measures, then), PROVEN * measures.settings.min_effect
-        if loss - before < least * measures.step_us and measures.share(loss) >= USUAL_LOSS:
-            return [], [f"stage {heavy} is heavier than the others, as it was in the healthy profile"]
-    if loss - before < least * measures.step_us:
-        return [], []
+    loss = _loss(measures, level, np.full_like(level, float(level.mean())))
+    expected = float(np.delete(level, heavy).mean())
+    compared = "the other stages"
+    then = _past_level(measures)
+    if then is None:
+        if measures.share(loss) < USUAL_LOSS:
+            return [], []
+    else:
+        # What all stages grew by is the job's; what one grew beyond it is the stage's.
+        grown = level - then
+        changed = int(grown.argmax())
+        usual = level.copy()
+        usual[changed] = min(level[changed], then[changed] + max(0.0, float(np.median(np.delete(grown, changed)))))
+        since = _loss(measures, level, usual)
+        if measures.share(since) < PROVEN * measures.settings.min_effect:
+            noted = measures.share(loss) >= USUAL_LOSS
+            return [], [f"stage {heavy} is heavier than the others, as it was in the healthy profile"] if noted else []
+        heavy, loss, expected = changed, since, float(usual[changed])
+        compared = "its healthy profile and the other stages"
     others = np.flatnonzero(model.stage != heavy)
     evidence = Evidence(
         kind="step", metric="own time per step", subject=f"stage {heavy}", value=ms(level[heavy]), unit="ms",
-        expected=ms(float(np.delete(level, heavy).mean())), score=round(float(level[heavy] / max(level.mean(), 1e-9)), 3),
-        rule=RULE, compared_with=f"the other stages, ranks {name_rows(frame, others)}",
+        expected=ms(expected), score=round(float(level[heavy] / max(level.mean(), 1e-9)), 3),
+        rule=RULE, compared_with=f"{compared}, ranks {name_rows(frame, others)}",
     )  # fmt: skip
     finding = Finding(
         cls="pipeline_stage", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence], stages=[heavy],
-        gain_us=loss - before,
+        gain_us=loss,
     )  # fmt: skip
     return [finding], []
 
@@ -54,11 +64,12 @@ def stage_levels(measures: Measures) -> Floats:
     return np.array([float(np.median(own.usual_us[common & (model.stage == s)])) for s in range(model.stages)])
 
 
-def _loss(measures: Measures, level: Floats) -> float:
-    """Time of a step that equal stages would give back, for own times *level* by stage, µs."""
+def _loss(measures: Measures, level: Floats, other: Floats) -> float:
+    """Time of a step that own times *other* by stage would give back against *level*, µs."""
     stage = measures.model.stage
-    each = level[stage][:, None]
-    return measures.model.gain_us(each, np.full_like(each, float(level.mean())))
+    none = np.zeros(stage.size)
+    before, after = (np.stack((none, by_stage[stage]))[:, :, None] for by_stage in (level, other))
+    return measures.model.gain_us(before, after)
 
 
 def _past_level(measures: Measures) -> Floats | None:

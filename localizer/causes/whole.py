@@ -28,7 +28,8 @@ def find_whole(measures: Measures) -> list[Finding]:
     then = np.array([past.own_us.get(frame.classes[c], np.nan) for c in frame.cls.tolist()])
     if np.isnan(then).any():
         return []
-    growth = measures.model.gain_us(usual[:, None], then[:, None])
+    none = np.zeros(usual.size)
+    growth = measures.model.gain_us(np.stack((none, usual))[:, :, None], np.stack((none, then))[:, :, None])
     least = PROVEN * measures.settings.min_effect * measures.step_us
     roles = np.array([float(np.median((usual - then)[frame.cls == c])) for c in np.unique(frame.cls).tolist()])
     if growth < least:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
@@ -254,7 +254,7 @@ class Facts:
         return hit / len(self.named) if self.named else 0.0
 
 
-def _entries(table: list[E], rows: Ints) -> Iterator[tuple[int, E]]:
+def _entries(table: Sequence[E], rows: Ints) -> Iterator[tuple[int, E]]:
     """The entries of a table (ascending by row) that belong to *rows*, with the position in *rows*."""
     for i, row in enumerate(rows.tolist()):
         at = bisect_left(table, row, key=itemgetter(0))
