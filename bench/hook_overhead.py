@@ -40,7 +40,7 @@ RATIO_GOAL = 1.001
 WARM_UP_STEPS = 30
 RESAMPLES = 2_000
 PAUSE_NS = 200_000
-MIN_KEPT = 200
+MIN_KEPT = 30
 """Fewer undisturbed rounds or pairs say too little: then all are taken."""
 READER = """
 import sys, time
@@ -215,7 +215,7 @@ def step_ratio(switch: Switch, train: Callable[[], None], seconds: float) -> dic
 def inside(patch: Any, switch: Switch, train: Callable[[], None], seconds: float) -> dict[str, Any]:
     """Time inside the hook's calls, step by step in the real loop: the calls' time less that of what they wrap."""
     clock = time.perf_counter_ns
-    base, inner, hook_ns = switch.base, [0], [0]
+    base, inner, hook_ns, torn = switch.base, [0], [0], [False]
     original = switch.plain[1]
 
     def timed_original(iterator: Any) -> Any:
@@ -229,15 +229,17 @@ def inside(patch: Any, switch: Switch, train: Callable[[], None], seconds: float
     wrapped = base.__next__
 
     def timed_next(iterator: Any) -> Any:
-        start = clock()
+        before, start = switches(), clock()
         batch = wrapped(iterator)
         hook_ns[0] += clock() - start - inner[0]
+        torn[0] |= switches() != before
         return batch
 
     def timed_after(*args: Any) -> None:
-        start = clock()
+        before, start = switches(), clock()
         patch._after_step(*args)
         hook_ns[0] += clock() - start
+        torn[0] |= switches() != before
 
     base.__next__ = timed_next
     switch.hooks.clear()
@@ -247,20 +249,23 @@ def inside(patch: Any, switch: Switch, train: Callable[[], None], seconds: float
     disturbed: list[bool] = []
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        before, hook_ns[0], start = switches(), 0, clock()
+        hook_ns[0], torn[0], start = 0, False, clock()
         train()
         lengths.append((clock() - start) / 1e3)
         spent.append(hook_ns[0] / 1e3)
-        disturbed.append(switches() != before)
+        disturbed.append(torn[0])
     switch.set(True)
     kept = undisturbed(spent, disturbed)
-    step_us = statistics.median(undisturbed(lengths, disturbed))
+    # The shortest quarter of the steps is nearest to a machine of one's own, and the ratio is the larger for it.
+    step_us = statistics.quantiles(lengths, n=4)[0]
     rng = random.Random(0)
     drawn = sorted(statistics.fmean(rng.choices(kept, k=len(kept))) for _ in range(RESAMPLES))
     mean, low, high = statistics.fmean(kept), drawn[int(RESAMPLES * 0.025)], drawn[int(RESAMPLES * 0.975)]
     return {
         "hook_us_a_step": round(mean, 2),
         "hook_us_a_step_median": round(statistics.median(kept), 2),
+        "inside_step_us": round(step_us, 1),
+        "holds_from_ms": round(high / (RATIO_GOAL - 1) / 1e3, 1),
         "inside_ratio": round(1 + mean / step_us, 6),
         "inside_ratio_95": [round(1 + low / step_us, 6), round(1 + high / step_us, 6)],
         "inside_steps": len(spent),
@@ -311,7 +316,7 @@ def measure(folder: Path, events: int, seconds: float, width: int) -> dict[str, 
     for _ in range(WARM_UP_STEPS):
         train()
     patch = hook._patch
-    ratio = {**step_ratio(switch, train, seconds), **inside(patch, switch, train, seconds / 4)}
+    ratio = {**step_ratio(switch, train, seconds), **inside(patch, switch, train, seconds / 2)}
     costs = event_costs(patch, optimizer, folder, events)
     status = hook.status()
     return {
@@ -344,7 +349,10 @@ def show(result: dict[str, Any]) -> None:
     for prefix, what in (("", "by the clock"), ("cpu_", "by processor time"), ("inside_", "from the time inside the hook")):
         low, high = step[f"{prefix}ratio_95"]
         print(f"ratio {what} {step[f'{prefix}ratio']:.5f} (95 % interval {low:.5f} to {high:.5f})")
-    print(f"inside the hook {step['hook_us_a_step']:.1f} µs a step on average, median {step['hook_us_a_step_median']:.1f}")
+    print(
+        f"inside the hook {step['hook_us_a_step']:.1f} µs a step on average, median {step['hook_us_a_step_median']:.1f}", end=""
+    )
+    print(f": within {RATIO_GOAL} for steps of {step['holds_from_ms']:.0f} ms and more")
     for name, met in result["goals"].items():
         print(f"goal {name}: {met}")
 
@@ -354,7 +362,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--events", type=int, default=20_000, help="rounds of each callback")
     parser.add_argument("--seconds", type=float, default=60, help="how long steps with and without the hook are compared")
-    parser.add_argument("--width", type=int, default=256, help="width of the model's layers")
+    parser.add_argument("--width", type=int, default=512, help="width of the model's eight layers")
     options = parser.parse_args()
     with reading_agent() as folder:
         result = measure(folder, options.events, options.seconds, options.width)
