@@ -53,6 +53,8 @@ class Past:
     own_us: dict[str, float]
     """Class → usual own time."""
     step_us: float
+    once_us: dict[str, float] = field(default_factory=dict)
+    """Class → the part of its own time that comes once a step."""
     own_by_rank: dict[int, float] = field(default_factory=dict)
     """Rank → its own time, of roles small enough to tell."""
     busy_us: float = 0.0

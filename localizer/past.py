@@ -64,6 +64,7 @@ def baselines_of(frame: Frame) -> list[Baseline]:
                 event_time_us=frame.request.issued_at_us,
                 step_us=round(float(own.step_us[rows].mean()), 1),
                 own_us=round(float(np.median(own.own_us[rows])), 1),
+                once_us=round(float(np.median(own.parts_us[0, rows])), 1),
                 ranks=format_ranks(frame.ranks[rows]) if rows.size <= MAX_RANKS else "",
                 own_by_rank_us=np.median(own.own_us[rows], axis=1).round(1).tolist() if rows.size <= MAX_RANKS else [],
                 busy_us=round(busy, 1),
@@ -109,6 +110,7 @@ class PastProfiles:
                 request=name,
                 event_time_us=event_time_us,
                 own_us={b.cls: b.own_us for b in mine},
+                once_us={b.cls: b.once_us for b in mine},
                 step_us=float(np.mean([b.step_us for b in mine])),
                 own_by_rank={
                     rank: us for b in mine for rank, us in zip(parse_ranks(b.ranks).tolist(), b.own_by_rank_us, strict=False)

@@ -29,6 +29,8 @@ class Baseline(Message, frozen=True, kw_only=True, tag="baseline"):
     """What the own times of all classes make of a step of the job, without communication."""
     lost_us: float = 0.0
     """Time of a step of the job that went to ranks slower than usual in their role, whoever it was."""
+    once_us: float = 0.0
+    """The part of it that comes once a step, however many micro-batches: loading, the optimizer."""
     functions: dict[str, float] = msgspec.field(default_factory=dict)
     """Function → median exclusive time per step, µs."""
     transfers: dict[str, float] = msgspec.field(default_factory=dict)

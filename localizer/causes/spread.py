@@ -49,7 +49,7 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
         grown = float(model.step_us(mended).mean()) - measures.past.busy_us
         loss = grown if loss - measures.past.lost_us >= UNEQUAL * grown else loss - measures.past.lost_us
     least = measures.settings.min_effect * measures.step_us
-    if not _changing(measures, weight):
+    if not _changing(weight):
         return []
     what, share, who = _pause(measures, weight)
     # A pause stands in the way as a whole, wherever in the step it comes.
@@ -141,16 +141,13 @@ def _phases(measures: Measures, weight: Floats) -> dict[str, float]:
     return out
 
 
-def _changing(measures: Measures, weight: Floats) -> bool:
-    """Whether other replicas are late in other steps; who is late in all of them is slow, and no matter of chance."""
-    replica = measures.model.replica
-    by_replica = np.zeros((int(replica.max(initial=0)) + 1, weight.shape[1]))
-    np.maximum.at(by_replica, replica, weight)
-    late = by_replica > 0
-    if by_replica.shape[1] < 2 or not late.any():
+def _changing(weight: Floats) -> bool:
+    """Whether others are late in other steps; who is late in all of them is slow, and no matter of chance. Shape (n, s)."""
+    late = weight > 0
+    if weight.shape[1] < 2 or not late.any():
         return False
     always = late.mean(axis=1) >= ALWAYS
-    return float(by_replica[always].sum()) < 0.5 * float(by_replica.sum())
+    return float(weight[always].sum()) < 0.5 * float(weight.sum())
 
 
 def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what: str, share: float) -> Finding:

@@ -215,6 +215,9 @@ class Facts:
         pattern = str(condition.communicator)
         chosen = np.array([found(pattern, c.kind) or found(pattern, c.name) for c in names], dtype=np.bool_)
         inside = chosen[e.communicator]
+        if condition.op is not None:
+            operation = [found(condition.op, kind.rpartition(" ")[0]) for kind in self.frame.kinds]
+            inside &= np.array(operation, dtype=np.bool_)[e.kind]
         shortest = np.full(int(e.instance.max()) + 1, np.inf)
         np.minimum.at(shortest, e.instance, e.duration_us)
         count = np.bincount(e.row[inside], minlength=self.frame.size)[self.rows]

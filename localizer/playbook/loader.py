@@ -147,7 +147,7 @@ def _condition(condition: Condition) -> Iterator[tuple[Place, str]]:
         return
     if condition.quantity not in QUANTITIES[given[0]]:
         yield ("of",), f"of a {given[0]} one can measure {', '.join(QUANTITIES[given[0]])}"
-    for name in (given[0], "resource"):
+    for name in (given[0], "op", "resource"):
         pattern = getattr(condition, name)
         if pattern is not None and (why := problem(pattern)):
             yield (name,), why

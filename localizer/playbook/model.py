@@ -98,6 +98,8 @@ class Condition(Part, frozen=True, kw_only=True):
     """Functions that the cause itself names."""
     category: list[Category] = []
     """Only functions of these; default: all but collectives."""
+    op: Pattern | None = None
+    """Only collectives whose operation holds it (``communicator``)."""
     resource: Pattern | None = None
     """Only functions of which this resource was sampled (``mu``, ``sigma``)."""
     of: Quantity = ""
