@@ -267,5 +267,34 @@ def test_a_healthy_profile_by_hand_is_kept_as_the_jobs_past_and_its_verdict_goes
     assert [cause.class_ for cause in found["req-l"].causes] == ["whole_job"], bench.logs()
 
 
+def test_every_localizer_holds_requests_against_a_profile_that_one_of_them_found(kafka_bench: Bench) -> None:
+    bench = kafka_bench
+    bench.producer.send("baselines", key="job/pp0", value=b"\xff no profile")
+    odd = Baseline(job="job", cls="pp0", request="req-odd", event_time_us=59_000_000, step_us=1.0, ranks="0-9")
+    bench.producer.send("baselines", key="job/pp0", value=encode(odd))
+    for _ in range(2):
+        bench.localizer()
+    healthy = Scene(8, steady(50_000.0, {}), classes=CLASSES, request="req-h").chunks()
+    for chunk in healthy:
+        bench.send(with_reason(chunk, "scheduled"))
+    wait_delivered(bench.producer, 30)
+    bench.verdicts(1)
+    until(lambda: len(bench.records("baselines")) == 4, bench.logs)
+    alarms = [f"req-{number}" for number in range(12)]
+    for number, request in enumerate(alarms):
+        later = Scene(8, steady(90_000.0, {}), classes=CLASSES, request=request, issued_at_us=(60 + number) * 1_000_000)
+        for chunk in later.chunks():
+            bench.send(chunk)
+    wait_delivered(bench.producer, 30)
+    bench.verdicts(13)
+    found = {v.request.id: v for v in (decode_as(Verdict, r.value) for r in bench.records("verdicts"))}
+    logs = [log.read_text() for log in sorted(bench.folder.glob("*.log"))]
+    half = {r.partition < 8 for r in bench.records("groups") if b'"req-h"' not in (r.value or b"")}
+    assert half == {True, False}, "each of them has half of the partitions, and requests in them"
+    assert {found[request].provenance.inputs.get("baselines") for request in alarms} == {"req-h"}, bench.logs()
+    assert {found[request].causes[0].class_ for request in alarms} == {"whole_job"}
+    assert all("a healthy profile is left out (2 so far)" in log for log in logs)
+
+
 def with_reason(chunk: GroupChunk, reason: str) -> GroupChunk:
     return msgspec.structs.replace(chunk, request=msgspec.structs.replace(chunk.request, reason=reason))
