@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -79,6 +79,19 @@ class Readings(Sequence[tuple[int, str, float]]):
     """Index into ``names``."""
     names: list[str]
     mean: Floats
+
+    @classmethod
+    def of(cls, entries: Iterable[tuple[int, str, float]]) -> Readings:
+        """From (row, name, mean), in any order."""
+        ordered = sorted(entries)
+        names = sorted({name for _, name, _ in ordered})
+        place = {name: i for i, name in enumerate(names)}
+        return cls(
+            np.array([row for row, _, _ in ordered], dtype=np.int64),
+            np.array([place[name] for _, name, _ in ordered], dtype=np.int64),
+            names,
+            np.array([mean for _, _, mean in ordered], dtype=np.float64),
+        )
 
     def __len__(self) -> int:
         return int(self.row.size)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from eroica.localizer.actions import Advice
 from eroica.localizer.explain import explain_verdict
+from eroica.localizer.frame import Readings
 from eroica.localizer.judged import Judged
 from eroica.localizer.judgement import Finding, Judgement
 from eroica.localizer.verdict import make_verdict
