@@ -208,6 +208,8 @@ def test_transfer_times_are_the_shortest_of_the_members() -> None:
     condition = Condition(communicator="kind0", above=Limit(ratio=1.1))
     assert value_of(condition, frame) == pytest.approx((1.0, 1.0))
     assert value_of(msgspec.structs.replace(condition, communicator="other"), frame) is None
+    assert value_of(msgspec.structs.replace(condition, op="all_reduce"), frame) == pytest.approx((1.0, 1.0))
+    assert value_of(msgspec.structs.replace(condition, op="all_gather"), frame) is None
 
 
 @pytest.mark.parametrize(
