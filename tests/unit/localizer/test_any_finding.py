@@ -53,7 +53,7 @@ def test_a_verdict_comes_out(name: str, found: list[Finding], readings: list[tup
     frame, _ = scene(name)
     if frame.size:
         readings = [entry for entry in readings if entry[0] < frame.size]
-        frame = replace(frame, metrics=readings) if readings else frame  # type: ignore[arg-type]
+        frame = replace(frame, metrics=Readings.of(readings)) if readings else frame
     wanted, advice = LocalizeSettings(), Advice()
     judgement = Judgement(findings=found, step_us=1e5, ideal_step_us=5e4)
     verdict = make_verdict(frame, judgement, wanted, advice)
