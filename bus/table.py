@@ -38,12 +38,18 @@ class CompactedTable(Generic[T]):
         topic: str,
         decode: Callable[[bytes], T],
         *,
+        key_of: Callable[[bytes, T], bytes] | None = None,
         max_keys: int = MAX_KEYS,
         client_id: str = "eroica-table",
     ) -> None:
+        """Start reading.
+
+        :param key_of: row under another key than the message's, made of it and of the message: several rows for one key.
+        """
         self._settings = settings
         self._topic = topic
         self._decode = decode
+        self._key_of = key_of
         self._max_keys = max_keys
         self._client_id = client_id
         self._rows: dict[bytes, T] = {}
@@ -136,6 +142,7 @@ class CompactedTable(Generic[T]):
                 continue
             try:
                 row = self._decode(message.value)
+                key = key if self._key_of is None else self._key_of(key, row)
             except InvalidInput as error:
                 self.bad += 1
                 _log.debug("%s: %s", message.where, error)

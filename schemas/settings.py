@@ -98,6 +98,12 @@ class DetectSettings(Section):
     )
     budget_share: float = Field(0.002, gt=0, le=1, description="profiled share of a job's iterations (dormant >= 99.8 %)")
     budget_min_steps: int = Field(20, ge=0, description="profiled steps that are always allowed")
+    scheduled_every_ms: int = Field(
+        21_600_000,
+        ge=0,
+        description="a healthy profile of a job that nobody complains about, so often in its own time; 0: never",
+    )
+    scheduled_after: int = Field(500, gt=0, description="iterations without trouble before it")
     warmup: int = Field(10, ge=0, description="first iterations of a launch that count for nothing (compilation, caches)")
     profile_steps: int = Field(5, ge=0, description="iterations to profile ([G] 2-3; 0: use profile_ms)")
     profile_ms: int = Field(20_000, ge=0, description="length of a profile in ms where profile_steps is 0 ([P] 20 s)")

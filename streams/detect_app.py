@@ -38,6 +38,11 @@ def detect_shell(settings: EroicaSettings, workdir: Path | None = None) -> Shell
         if not core.watches(message.job, message.run_id):
             known.tell(core, message.job)
 
+    def catch_up(core: JobCore) -> None:
+        """What was asked before the part of the past that was read again."""
+        known.refresh()
+        known.tell_all(core)
+
     shards = Hop(
         app=shell.app,
         settings=settings.kafka,
@@ -58,14 +63,14 @@ def detect_shell(settings: EroicaSettings, workdir: Path | None = None) -> Shell
         history_ms=detect.history_ms,
         on_ready=shell.say_ready,
         before=meet,
+        rebuilt=catch_up,
         prepare=known.start,
     )
 
     async def tick(_elapsed_us: int) -> None:
         known.refresh()
         for slot in jobs.slots.values():
-            for job in slot.core.jobs():
-                known.tell(slot.core, job)
+            known.tell_all(slot.core)
 
     shell.start([shards, jobs], tick, on_close=known.close)
     return shell

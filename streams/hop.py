@@ -62,6 +62,7 @@ class Hop(Generic[C]):
     :param feed: hands a message to the core; may raise :class:`InvalidInput`.
     :param history_ms: how much of a partition's past a fresh core reads again before it goes on; 0 for a core without state.
     :param before: called with each message ahead of *feed*.
+    :param rebuilt: called with a core whose state was read again, before it goes on.
     :param prepare: may block; done once in a thread before the first partition is ready.
     """
 
@@ -77,6 +78,7 @@ class Hop(Generic[C]):
         history_ms: int,
         on_ready: Callable[[], None],
         before: Callable[[C, Message], None] | None = None,
+        rebuilt: Callable[[C], None] | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
         self.topic = topic
@@ -90,6 +92,7 @@ class Hop(Generic[C]):
         self._history_ms = history_ms
         self._on_ready = on_ready
         self._before = before
+        self._rebuilt = rebuilt
         self._prepare_first = prepare
         self._in_flight: deque[tuple[Any, Delivery | None]] = deque()
         self._room = asyncio.Event()
@@ -239,6 +242,8 @@ class Hop(Generic[C]):
                 slot = self.slots.get(partition)
                 if slot is not None and slot.next_offset < stale[partition]:
                     slot.core, slot.next_offset = core, stale[partition]
+                    if self._rebuilt is not None:
+                        self._rebuilt(core)
         for partition in partitions:
             if partition in self.slots:
                 self.slots[partition].ready.set()

@@ -19,6 +19,7 @@ from eroica.schemas.topics import message_key
 from eroica.streams.merge import JobStep, ShardMerge
 from eroica.streams.request import comes_in_time, lead, profile_request, profiled_steps
 from eroica.streams.rules import Finding, Level, blocked_after_us
+from eroica.streams.schedule import RESERVED_REQUESTS, Schedule
 from eroica.streams.spikes import Spikes
 from eroica.topology.jobview import JobView
 
@@ -31,8 +32,11 @@ MAX_SHARDS_PER_JOB = 16_384
 PROFILE_TAIL_STEPS = 3
 """Steps after a profile that its export may still slow down."""
 REQUESTS_REMEMBERED = 64
-_WEIGHT: dict[Reason, int] = {"spike": 0, "manual": 0, "offline": 0, "degradation": 1, "blocked": 2}
-"""The cool-down holds back reasons up to the weight of the request that began it: a stutter must not hide a standstill."""
+PROFILE_HEAD_STEPS = 2
+"""Steps before a scheduled profile that its preparation may slow down."""
+_WEIGHT: dict[Reason, int] = {"scheduled": -1, "spike": 0, "manual": 0, "offline": 0, "degradation": 1, "blocked": 2}
+"""The cool-down holds back reasons up to the weight of the request that began it: a stutter must not hide a standstill, and
+a scheduled profile hides nothing."""
 
 
 @dataclass
@@ -130,6 +134,7 @@ class _Run:
         self._merge = ShardMerge(first, settings.silence_ms * 1_000)
         self._level = Level(settings)
         self._spikes = Spikes(settings)
+        self._schedule = Schedule(settings, *self._who)
         self._steps = 0
         self._last_step = -1
         self._profiled = 0
@@ -152,7 +157,16 @@ class _Run:
         return [*requests, blocked] if blocked is not None else requests
 
     def note(self, request: ProfileRequest) -> None:
-        if not self._remember(request.request) or not comes_in_time(request, self._last_step, self._level.mean_us):
+        if not self._remember(request.request):
+            return
+        scheduled = request.reason == "scheduled"
+        if scheduled:
+            self._schedule.asked(request.issued_at_us)
+            if request.issued_at_us + 1_000 * (request.deadline_ms + request.duration_ms) < self._merge.now_us:
+                return  # told after a restart: it is over
+        else:
+            self._schedule.trouble()
+        if not comes_in_time(request, self._last_step, self._level.mean_us):
             return
         about = request.figures.get("observed_us", 0.0) if request.reason == "degradation" else 0.0
         self._issued.append(_Issued(request.issued_at_us, _WEIGHT[request.reason], max(about, 0.0)))
@@ -160,7 +174,7 @@ class _Run:
         self._profiled += steps
         if steps:
             ahead = lead(self._settings, self._level.mean_us)
-            start = min(request.start_step, self._last_step + 1)
+            start = request.start_step - PROFILE_HEAD_STEPS if scheduled else min(request.start_step, self._last_step + 1)
             self._innocent.append((start, max(request.start_step, self._last_step + ahead) + steps + PROFILE_TAIL_STEPS))
 
     def _step(self, whole: JobStep, view: JobView | None) -> ProfileRequest | None:
@@ -175,15 +189,34 @@ class _Run:
         # Spikes on top of a level that has been asked about are its noise.
         if spike is not None and not self._level.slow:
             return self._ask("spike", whole, spike, view)
-        return None
+        return self._scheduled(whole, view) if not innocent else None
+
+    def _scheduled(self, whole: JobStep, view: JobView | None) -> ProfileRequest | None:
+        """The healthy profile that may be due after an iteration without a finding."""
+        schedule, now_us = self._schedule, whole.event_time_us
+        if not self._level.settled:
+            schedule.trouble()
+            return None
+        schedule.quiet()
+        if not schedule.due(now_us) or self._spikes.pending(whole.step) or self._asked_level("scheduled", now_us) is not None:
+            return None
+        if not self._affords(1 + RESERVED_REQUESTS):
+            return None
+        mean = self._level.mean_us
+        return self._emit("scheduled", whole.step, now_us, schedule.finding(mean), view, mean, schedule.slot(now_us))
+
+    def _affords(self, requests: int) -> bool:
+        """Whether the budget of profiled steps has room for so many requests."""
+        budget = max(self._settings.budget_min_steps, int(self._settings.budget_share * self._steps))
+        wanted = self._settings.profile_steps or -(-self._settings.profile_ms * 1_000 // max(1, int(self._level.mean_us)))
+        return self._profiled + requests * wanted <= budget
 
     def _ask(self, reason: Reason, whole: JobStep, finding: Finding, view: JobView | None) -> ProfileRequest | None:
         mean = self._level.mean_us
-        budget = max(self._settings.budget_min_steps, int(self._settings.budget_share * self._steps))
-        wanted = self._settings.profile_steps or -(-self._settings.profile_ms * 1_000 // max(1, int(mean)))
         worse = reason == "degradation" and self._level.worse
         cooling = not worse and self._asked_level(reason, whole.event_time_us) is not None
-        if cooling or self._profiled + wanted > budget:
+        self._schedule.trouble()
+        if cooling or not self._affords(1):
             self._counters.held_back += 1
             return None
         figures = {**finding.figures, "step": float(whole.step), "max_us": float(whole.max_us), "max_rank": float(whole.max_rank)}
@@ -215,7 +248,14 @@ class _Run:
         return self._emit("blocked", self._last_step, when, finding, view, mean)
 
     def _emit(
-        self, reason: Reason, step: int, event_time_us: int, finding: Finding, view: JobView | None, mean_us: float
+        self,
+        reason: Reason,
+        step: int,
+        event_time_us: int,
+        finding: Finding,
+        view: JobView | None,
+        mean_us: float,
+        trigger: int | None = None,
     ) -> ProfileRequest | None:
         request = profile_request(
             job=self._who[0],
@@ -228,6 +268,7 @@ class _Run:
             finding=finding,
             view=view,
             settings=self._settings,
+            trigger=trigger,
         )
         if request.request in self._ids:
             return None

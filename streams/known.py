@@ -31,7 +31,7 @@ class KnownJobs:
         self._seen: dict[bytes, JobAnnouncement] = {}
         self._builders: dict[str, JobViewBuilder] = {}
         self._views: dict[str, JobView] = {}
-        self._requests: dict[str, ProfileRequest] = {}
+        self._requests: dict[str, list[ProfileRequest]] = {}
         self._complaints: dict[str, str] = {}
 
     def start(self) -> None:
@@ -44,7 +44,11 @@ class KnownJobs:
             self._settings, "jobs", lambda raw: decode_as(JobAnnouncement, raw), client_id="eroica-detect"
         )
         self._control = CompactedTable(
-            self._settings, "control", lambda raw: decode_as(ProfileRequest, raw), client_id="eroica-detect"
+            self._settings,
+            "control",
+            lambda raw: decode_as(ProfileRequest, raw),
+            key_of=_request_key,
+            client_id="eroica-detect",
         )
         self._jobs.wait_ready(READ_TIMEOUT_S)
         self._control.wait_ready(READ_TIMEOUT_S)
@@ -61,16 +65,23 @@ class KnownJobs:
         if self._jobs is None or self._control is None:
             return
         self._take(self._jobs.snapshot())
-        self._requests = {request.job: request for request in self._control.snapshot().values()}
+        requests: dict[str, list[ProfileRequest]] = {}
+        for request in self._control.snapshot().values():
+            requests.setdefault(request.job, []).append(request)
+        self._requests = requests
 
     def tell(self, core: JobCore, job: str) -> None:
         """Tell *core* what is known of *job*."""
         view = self._views.get(job)
         if view is not None:
             core.feed_job(view)
-        request = self._requests.get(job)
-        if request is not None:
+        for request in self._requests.get(job, ()):
             core.feed_request(request)
+
+    def tell_all(self, core: JobCore) -> None:
+        """Tell *core* of all jobs that it watches."""
+        for job in core.jobs():
+            self.tell(core, job)
 
     def _take(self, rows: Mapping[bytes, JobAnnouncement]) -> None:
         changed: set[str] = set()
@@ -95,3 +106,8 @@ class KnownJobs:
                 if self._complaints.get(job) != str(error):
                     self._complaints[job] = str(error)
                     _log.warning("job %s: all ranks are compared with each other, since %s", job, error)
+
+
+def _request_key(key: bytes, request: ProfileRequest) -> bytes:
+    """The last request of a job and its last scheduled one: an alarm between must not make detect forget the schedule."""
+    return key + b"\0scheduled" if request.reason == "scheduled" else key

@@ -31,17 +31,19 @@ def profile_request(
     finding: Finding,
     view: JobView | None,
     settings: DetectSettings,
+    trigger: int | None = None,
 ) -> ProfileRequest:
     """The request for a trigger at *step*: deterministic, its id names job, launch, rule and step.
 
     :param mean_us: mean iteration, µs; 0 if unknown.
+    :param trigger: what the id names in place of the step.
     :param view: what is known of the job; ignored unless it is complete and of this launch.
     """
     stacks = reason == "blocked"
     lead_steps = lead(settings, mean_us)
     classes, source, note = _classes(view, run_id, world_size)
     return ProfileRequest(
-        request=stable_id("req", job, run_id, reason, step),
+        request=stable_id("req", job, run_id, reason, step if trigger is None else trigger),
         job=job,
         run_id=run_id,
         reason=reason,

@@ -82,6 +82,11 @@ class Level:
         return self._pinned is not None
 
     @property
+    def settled(self) -> bool:
+        """Whether a window is full and nothing speaks for a slow level."""
+        return self._count >= self._n and self._pinned is None and not self._above
+
+    @property
     def worse(self) -> bool:
         """Whether the level is worse than the one that :meth:`feed` was told of, for long enough."""
         return self._worse >= self._needed

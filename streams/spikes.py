@@ -36,6 +36,10 @@ class Spikes:
         self._anchor = 0
         self._worst = 0
 
+    def pending(self, step: int) -> bool:
+        """Whether a spike is under way at *step*, or lies so little back that more would make a finding."""
+        return bool(self._run) or (bool(self._guilty) and step - self._guilty[-1] <= self._settings.spike_window)
+
     def feed(self, step: int, value_us: int) -> tuple[bool, Finding | None]:
         """Take in the next iteration; ``(innocent, finding)``: innocent means that it lies on a learned period."""
         if self._is_spike(value_us):
