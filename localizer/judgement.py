@@ -45,6 +45,10 @@ class Judgement:
     """Mean share of the step that the waiters wait, 0..1."""
     step_us: float | None = None
     ideal_step_us: float | None = None
+    recovered_by_slowest: float | None = None
+    """Share of what an ideal step would give back that mending the slowest 3 % of the workers gives (M_W); ``None``: no model."""
+    recovered_by_last_stage: float | None = None
+    """The same of the last pipeline stage (M_S)."""
     comparable: bool = True
     """Whether there was anything to compare with."""
     notes: list[str] = field(default_factory=list)

@@ -95,7 +95,7 @@ class OwnTime:
 
     def mended(self, rows: Ints) -> Floats:
         """``parts_us`` with *rows* as fast as usual."""
-        out = self.parts_us.copy()
+        out: Floats = self.parts_us.copy()
         out[:, rows] = np.minimum(out[:, rows], self.usual_parts_us[:, rows])
         return out
 

@@ -86,7 +86,7 @@ def whole_verdict(
         waiters=Waiters(ranks=format_ranks(frame.ranks[judgement.waiters]), wait_share=round(judgement.wait_share, 4))
         if causes
         else Waiters(),
-        impact=_impact(judgement, bool(causes), int(frame.expected.size)),
+        impact=_impact(judgement, int(frame.expected.size)),
         coverage=Coverage(
             expected=int(frame.expected.size),
             received=len(frame.stacks) if request.mode == "stacks" else frame.size,
@@ -152,15 +152,19 @@ def _in_stages(frame: Frame, finding: Finding) -> RankArray:
     """Ranks of a finding; of one that names stages only, those of the stages."""
     if finding.ranks.size or not finding.stages:
         return finding.ranks
-    wanted = [bool(m) and int(m.group(1)) in finding.stages for m in map(_STAGE.match, frame.classes)]
+    wanted = [m is not None and int(m.group(1)) in finding.stages for m in map(_STAGE.match, frame.classes)]
     return np.asarray(frame.ranks[np.array(wanted, dtype=np.bool_)[frame.cls]])
 
 
-def _impact(judgement: Judgement, accused: bool, world: int) -> Impact:
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)
+
+
+def _impact(judgement: Judgement, world: int) -> Impact:
     step, ideal = judgement.step_us, judgement.ideal_step_us
     if step is None or step <= 0:
         return Impact()
-    if not accused or ideal is None or ideal <= 0:
+    if ideal is None or ideal <= 0:
         return Impact(step_ms=round(step / 1e3, 3))
     slowdown = step / ideal
     waste = 1.0 - 1.0 / slowdown
@@ -169,5 +173,7 @@ def _impact(judgement: Judgement, accused: bool, world: int) -> Impact:
         ideal_step_ms=round(ideal / 1e3, 3),
         slowdown=round(slowdown, 4),
         waste=round(waste, 4),
+        recovered_by_slowest_3pct=_rounded(judgement.recovered_by_slowest),
+        recovered_by_last_stage=_rounded(judgement.recovered_by_last_stage),
         gpu_hours_per_day=round(waste * world * 24.0, 2),
     )

@@ -30,8 +30,8 @@ WARM_UP = frozenset({"alloc", "compile"})
 ALWAYS = 0.75
 """Who is late in this share of the steps is so always."""
 COMPUTE = ("forward", "backward")
-LOADER_SHARE = 0.10
-"""Loading on all ranks is worth a word from this share of the step on."""
+LOADER_SHARE = 0.50
+"""Loading that all ranks share is how a job is made, until it is this share of the step. (That it grew, the past tells.)"""
 
 
 def find_spread(measures: Measures, slow: Ints) -> list[Finding]:

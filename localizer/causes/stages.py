@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
@@ -15,45 +17,67 @@ USUAL_LOSS = 0.08
 """Embedding and loss layers make the ends a little heavier in most jobs; without a past that says so, less is no finding."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeavyStage:
+    """The stage that stands out. Times in µs."""
+
+    stage: int
+    level_us: Floats
+    """Usual own time of each stage, shape (stages,)."""
+    expected_us: float
+    """What the stage would take if it did not stand out."""
+    loss_us: float
+    """Time of a step that it costs."""
+    since_past: bool
+    """Whether it stands out against its healthy past; else against the other stages."""
+
+
 def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
-    """The stage that is heavier than the mean of all, if balancing would give back enough; and notes."""
-    own, model, frame = measures.own, measures.model, measures.frame
-    if model.stages < 2 or own.steps.size == 0:
+    """The stage that grew since the healthy profile, else the one that is heavier than the mean of all; and notes."""
+    model, frame = measures.model, measures.frame
+    if model.stages < 2 or measures.own.steps.size == 0:
         return [], []
-    parts = _stage_parts(measures)
-    level = parts.sum(axis=0)
-    heavy = int(level.argmax())
-    loss = _loss(measures, parts, np.broadcast_to(parts.mean(axis=1, keepdims=True), parts.shape))
-    expected = float(np.delete(level, heavy).mean())
-    compared = "the other stages"
-    then = _past_level(measures)
-    if then is None:
-        if measures.share(loss) < USUAL_LOSS:
-            return [], []
-    else:
-        # What all stages grew by is the job's; what one grew beyond it is the stage's.
-        grown = parts - then
-        changed = int(grown.sum(axis=0).argmax())
-        others = np.maximum(np.median(np.delete(grown, changed, axis=1), axis=1), 0.0)
-        usual = parts.copy()
-        usual[:, changed] = np.minimum(parts[:, changed], then[:, changed] + others)
-        since = _loss(measures, parts, usual)
-        if measures.share(since) < PROVEN * measures.settings.min_effect:
-            noted = measures.share(loss) >= USUAL_LOSS
-            return [], [f"stage {heavy} is heavier than the others, as it was in the healthy profile"] if noted else []
-        heavy, loss, expected = changed, since, float(usual[:, changed].sum())
-        compared = "its healthy profile and the other stages"
-    rest = np.flatnonzero(model.stage != heavy)
+    found = heavy_stage(measures)
+    least = PROVEN * measures.settings.min_effect if found.since_past else USUAL_LOSS
+    if measures.share(found.loss_us) < least:
+        heavy = int(found.level_us.argmax())
+        usual = found.since_past and measures.share(_against_mean(measures)) >= USUAL_LOSS
+        return [], [f"stage {heavy} is heavier than the others, as it was in the healthy profile"] if usual else []
+    level, stage = found.level_us, found.stage
+    rest = np.flatnonzero(model.stage != stage)
+    against = "its healthy profile and the other stages" if found.since_past else "the other stages"
     evidence = Evidence(
-        kind="step", metric="own time per step", subject=f"stage {heavy}", value=ms(level[heavy]), unit="ms",
-        expected=ms(expected), score=round(float(level[heavy] / max(level.mean(), 1e-9)), 3),
-        rule=RULE, compared_with=f"{compared}, ranks {name_rows(frame, rest)}",
+        kind="step", metric="own time per step", subject=f"stage {stage}", value=ms(level[stage]), unit="ms",
+        expected=ms(found.expected_us), score=round(float(level[stage] / max(level.mean(), 1e-9)), 3), rule=RULE,
+        compared_with=f"{against}, ranks {name_rows(frame, rest)}",
     )  # fmt: skip
     finding = Finding(
-        cls="pipeline_stage", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence], stages=[heavy],
-        gain_us=loss,
+        cls="pipeline_stage", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence], stages=[stage],
+        gain_us=found.loss_us,
     )  # fmt: skip
     return [finding], []
+
+
+def heavy_stage(measures: Measures) -> HeavyStage:
+    """The stage that stands out most, of a job with several."""
+    parts = _stage_parts(measures)
+    level = np.asarray(parts.sum(axis=0))
+    then = _past_level(measures)
+    if then is None:
+        heavy = int(level.argmax())
+        return HeavyStage(heavy, level, float(np.delete(level, heavy).mean()), _against_mean(measures), since_past=False)
+    # What all stages grew by is the job's; what one grew beyond it is the stage's.
+    grown = parts - then
+    changed = int(grown.sum(axis=0).argmax())
+    others = np.maximum(np.median(np.delete(grown, changed, axis=1), axis=1), 0.0)
+    usual = parts.copy()
+    usual[:, changed] = np.minimum(parts[:, changed], then[:, changed] + others)
+    return HeavyStage(changed, level, float(usual[:, changed].sum()), _loss(measures, parts, usual), since_past=True)
+
+
+def _against_mean(measures: Measures) -> float:
+    parts = _stage_parts(measures)
+    return _loss(measures, parts, np.broadcast_to(parts.mean(axis=1, keepdims=True), parts.shape))
 
 
 def stage_levels(measures: Measures) -> Floats:
@@ -69,7 +93,7 @@ def _stage_parts(measures: Measures) -> Floats:
     if np.unique(model.stage[common]).size < model.stages:
         common[:] = True
     each = [own.usual_parts_us[:, common & (model.stage == s)] for s in range(model.stages)]
-    return np.array([np.median(parts.reshape(2, -1), axis=1) for parts in each]).T
+    return np.asarray(np.stack([np.median(parts.reshape(2, -1), axis=1) for parts in each], axis=1))
 
 
 def _loss(measures: Measures, level: Floats, other: Floats) -> float:

@@ -15,6 +15,8 @@ from eroica.schemas.verdicts import CauseClass, Evidence
 RULE = "eroica/past"
 FUNCTION_SHARE = 0.10
 MAX_FUNCTIONS = 5
+UNKNOWN_GROWTH = 0.05
+"""A step that is longer by this share than in the healthy profile is slow, whatever it is that makes it so."""
 PAUSE_SHARE = 0.5
 """Recorded pauses on all ranks that make up this share of the growth are its cause."""
 
@@ -102,3 +104,23 @@ def _grown(measures: Measures, growth: float) -> list[tuple[str, float, float]]:
         if value - was >= FUNCTION_SHARE * growth:
             found.append((key.partition(": ")[2], value, was))
     return sorted(found, key=lambda item: (item[2] - item[1], item[0]))[:MAX_FUNCTIONS]
+
+
+def find_unknown(measures: Measures) -> list[Finding]:
+    """A step that is longer than in the healthy profile, and nothing that was looked at explains it: said as just that."""
+    past, own, frame = measures.past, measures.own, measures.frame
+    if past is None or past.step_us <= 0 or own.steps.size == 0:
+        return []
+    typical = float(np.median(own.step_us))
+    if typical < (1 + UNKNOWN_GROWTH) * past.step_us:
+        return []
+    evidence = Evidence(
+        kind="step", metric="duration of the step", subject="all ranks", value=ms(typical), unit="ms", expected=ms(past.step_us),
+        score=round(typical / past.step_us, 3), rule=RULE, compared_with=f"the healthy profile {past.request}",
+    )  # fmt: skip
+    return [
+        Finding(
+            cls="unknown", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence],
+            gain_us=typical - past.step_us,
+        )
+    ]  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 
 from eroica.localizer.causes.measures import ms
 from eroica.localizer.causes.slow import agreement
-from eroica.localizer.causes.stages import stage_levels
+from eroica.localizer.causes.stages import heavy_stage
 from eroica.localizer.explain.registry import Explanation, Item, Unexplained, number, register
 from eroica.localizer.frame import Floats
 from eroica.localizer.own import Past
@@ -116,19 +116,24 @@ def all_functions(item: Item) -> Explanation:
 @register("eroica/stages", "own time per step")
 def stage_time(item: Item) -> Explanation:
     """A stage against the others."""
-    level = stage_levels(item.measures)
+    if item.measures.model.stages < 2 or item.measures.own.steps.size == 0:
+        raise Unexplained("the recording holds no stages", where=item.evidence.subject[:100])
+    found = heavy_stage(item.measures)
+    level = found.level_us
     heavy = int("".join(c for c in item.evidence.subject if c.isdigit()) or -1)
-    if not 0 <= heavy < level.size:
+    if heavy != found.stage:
         raise Unexplained("the recording holds no such stage", where=item.evidence.subject[:100])
     rows: list[tuple[str, ...]] = [
         (f"{'→ ' if s == heavy else ''}stage {s}", number(value / 1e3)) for s, value in enumerate(level.tolist())
     ]
     return Explanation(
-        "value: usual own time of the stage; expected: mean of the other stages; score: value over the mean of all stages",
+        f"value: usual own time of the stage; expected: "
+        f"{'as in its healthy profile, grown like the others' if found.since_past else 'mean of the other stages'}; "
+        "score: value over the mean of all stages",
         ("", "usual own time, ms"),
         rows,
         ms(level[heavy]),
-        ms(float(np.delete(level, heavy).mean())),
+        ms(found.expected_us),
         round(float(level[heavy] / max(level.mean(), 1e-9)), 3),
     )
 
@@ -190,4 +195,20 @@ def function_against_past(item: Item) -> Explanation:
         ms(value),
         ms(was),
         round(value / was, 3) if was > 0 else ms(value),
+    )
+
+
+@register("eroica/past", "duration of the step")
+def step_against_past(item: Item) -> Explanation:
+    """The step against that of the healthy profile."""
+    past, own = _past(item), item.measures.own
+    columns = {"duration of the median step, ms": np.median(own.step_us, axis=1) / 1e3}
+    typical = float(np.median(own.step_us))
+    return Explanation(
+        f"value: median duration of all steps; expected: mean step of the healthy profile {past.request}; score: their ratio",
+        ("", *columns),
+        item.by_rank(columns, peers=np.arange(item.frame.size)),
+        ms(typical),
+        ms(past.step_us),
+        round(typical / max(past.step_us, 1e-9), 3),
     )

@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from eroica.localizer.causes.impact import last_stage, recovered_by, slowest_rows
 from eroica.localizer.causes.links import find_links
 from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.causes.slow import FUNCTION_SHARE, agreement, find_slow, slow_rows
 from eroica.localizer.causes.spread import find_common_pauses, find_spread
 from eroica.localizer.causes.stages import find_stages
-from eroica.localizer.causes.whole import find_whole
+from eroica.localizer.causes.whole import find_unknown, find_whole
 from eroica.localizer.frame import Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement
 from eroica.localizer.own import MIN_PEERS, Past
@@ -53,7 +54,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     if found:
         notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a step in {f.functions[0]}" for f in common]
     else:
-        found = common or find_whole(measures)
+        found = common or find_whole(measures) or find_unknown(measures)
     findings = _ranked(measures, found, slow)
     notes += stage_notes
     own = measures.own
@@ -63,7 +64,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     waiters = np.flatnonzero(waits) if findings else np.empty(0, np.int64)
     if not findings:
         notes += _seen(measures, blame)
-    recovered = sum(f.gain_us for f in findings)
+    recovered = sum(f.gain_us for f in findings) or measures.lost_own_us
     return Judgement(
         findings=findings,
         waiters=waiters,
@@ -71,6 +72,8 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         step_us=measures.step_us,
         ideal_step_us=max(measures.step_us - recovered, 0.1 * measures.step_us),
         comparable=bool(own.comparable.any()) or bool(findings),
+        recovered_by_slowest=recovered_by(measures, slowest_rows(measures)),
+        recovered_by_last_stage=recovered_by(measures, last_stage(measures)) if measures.model.stages > 1 else None,
         notes=notes,
     )
 
