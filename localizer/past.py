@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 
 import numpy as np
 
 from eroica.localizer.frame import Frame
-from eroica.localizer.own import Past, measure_own
+from eroica.localizer.own import measure_own
 from eroica.localizer.profile import exclusive_table, function_label
 from eroica.localizer.stepmodel import step_model
 from eroica.localizer.transfers import kind_keys, meetings, weighted_medians
 from eroica.schemas.groups import FunctionName
 from eroica.schemas.memory import Baseline
-from eroica.schemas.ranks import format_ranks, parse_ranks
+from eroica.schemas.ranks import format_ranks
 
 MAX_FUNCTIONS, MAX_TRANSFERS = 200, 500
 """Entries of a baseline: those that take longest."""
 MAX_RANKS = 4_096
 """Ranks of a class whose own times are kept one by one."""
-MAX_REMEMBERED = 10_000
-"""Profiles of all jobs together."""
 
 
 def function_key(function: FunctionName) -> str:
@@ -74,53 +71,6 @@ def baselines_of(frame: Frame) -> list[Baseline]:
             )
         )
     return out
-
-
-class PastProfiles:
-    """Healthy profiles by job, the latest ``MAX_REMEMBERED`` of all jobs. Repetitions and order change nothing."""
-
-    def __init__(self) -> None:
-        self._jobs: OrderedDict[tuple[str, str], dict[str, Baseline]] = OrderedDict()
-
-    def add(self, baseline: Baseline) -> None:
-        """Take in one class of a profile."""
-        key = (baseline.job, baseline.request)
-        self._jobs.setdefault(key, {}).setdefault(baseline.cls, baseline)
-        self._jobs.move_to_end(key)
-        while len(self._jobs) > MAX_REMEMBERED:
-            self._jobs.popitem(last=False)
-
-    def before(self, frame: Frame) -> Past | None:
-        """The past that *frame* may be held against: the latest profile before its request, with the same fingerprint."""
-        request = frame.request
-        older = [
-            (max(b.event_time_us for b in classes.values()), name, classes)
-            for (job, name), classes in self._jobs.items()
-            if job == request.job and name != request.request
-        ]
-        older = [entry for entry in older if entry[0] < request.issued_at_us]
-        if not older:
-            return None
-        digest = fingerprint(frame)
-        for event_time_us, name, classes in sorted(older, key=lambda entry: entry[:2], reverse=True):
-            if any(b.fingerprint != digest for b in classes.values()):
-                continue
-            mine = [classes[cls] for cls in sorted(classes)]
-            return Past(
-                request=name,
-                event_time_us=event_time_us,
-                own_us={b.cls: b.own_us for b in mine},
-                once_us={b.cls: b.once_us for b in mine},
-                step_us=float(np.mean([b.step_us for b in mine])),
-                own_by_rank={
-                    rank: us for b in mine for rank, us in zip(parse_ranks(b.ranks).tolist(), b.own_by_rank_us, strict=False)
-                },
-                busy_us=max(b.busy_us for b in mine),
-                lost_us=max(b.lost_us for b in mine),
-                functions={b.cls: b.functions for b in mine},
-                transfers=mine[0].transfers,
-            )
-        return None
 
 
 def _transfers(frame: Frame) -> dict[str, float]:
