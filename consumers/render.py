@@ -28,7 +28,12 @@ _MARK = {"culprit_found": "✖", "shared_cause": "▲", "no_fault_found": "✔",
 
 
 def render_verdict(verdict: Verdict) -> RenderableType:
-    """Headline, causes with their evidence, who merely waits, what it costs, what was seen, what to do."""
+    """Headline, causes with their evidence, who merely waits, what it costs, what was seen, what to do.
+
+    A verdict that nobody waits for and that holds nobody at fault is one quiet line.
+    """
+    if is_routine(verdict):
+        return _quiet(verdict)
     parts: list[RenderableType] = [headline(verdict), Text()]
     parts.append(Padding(_facts(verdict), (0, 0, 0, 2)))
     for number, cause in enumerate(verdict.causes[:MAX_CAUSES], 1):
@@ -41,6 +46,17 @@ def render_verdict(verdict: Verdict) -> RenderableType:
 def headline(verdict: Verdict) -> Text:
     """The one sentence, marked and coloured by status."""
     return Text(f"{_MARK[verdict.status]} {one_line(verdict.headline, 500)}", style=_STYLE[verdict.status])
+
+
+def is_routine(verdict: Verdict) -> bool:
+    """Whether nobody need look: a profile on schedule, and nobody is at fault."""
+    return verdict.request.reason == "scheduled" and verdict.status in ("no_fault_found", "insufficient_data")
+
+
+def _quiet(verdict: Verdict) -> Text:
+    first, last = verdict.request.steps
+    when, name = one_line(verdict.event_time, 40), one_line(verdict.verdict_id, 80)
+    return Text(f"· {one_line(verdict.headline, 200)} (on schedule, steps {first}–{last}, {when}, {name})", style="dim")
 
 
 def _facts(verdict: Verdict) -> Table:

@@ -25,6 +25,7 @@ SETTINGS = (
     "detect.lead_ms=3000",
     "detect.budget_share=0.05",
     "detect.deadline_ms=45000",
+    "detect.scheduled_every_ms=0",
 )
 """Shorter windows and pauses than a job of weeks wants: a minute is enough to see everything."""
 

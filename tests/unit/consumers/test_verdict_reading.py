@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from eroica.bus import Incoming
-from eroica.consumers.render import render_verdict
+from eroica.consumers.render import is_routine, render_verdict
 from eroica.consumers.verdicts import VerdictFilter, is_finding
 from eroica.schemas.codec import encode
 from eroica.schemas.verdicts import (
@@ -155,3 +155,23 @@ def test_a_verdict_of_another_major_version_is_passed_over_and_said(caplog: pyte
 )
 def test_what_counts_as_a_finding(status: str, finding: bool) -> None:
     assert is_finding(verdict(status=status)) is finding
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "quiet"),
+    [
+        ("scheduled", "no_fault_found", True),
+        ("scheduled", "insufficient_data", True),
+        ("scheduled", "culprit_found", False),
+        ("scheduled", "shared_cause", False),
+        ("manual", "no_fault_found", False),
+        ("degradation", "no_fault_found", False),
+    ],
+)
+def test_a_scheduled_verdict_that_finds_nothing_is_one_line(reason: str, status: str, quiet: bool) -> None:
+    one = verdict(status=status, request=RequestRef(id="req-1", reason=reason, steps=(240, 244)))  # type: ignore[arg-type]
+    if not is_finding(one):
+        one = msgspec.structs.replace(one, causes=[], waiters=Waiters())
+    assert is_routine(one) is quiet
+    assert (len(shown(one, 400).strip().splitlines()) == 1) is quiet
+    assert "240–244" in shown(one) and "v-1" in shown(one)
