@@ -1,6 +1,7 @@
-"""Summaries against HolisticTraceAnalysis (HTA) on the same real traces in the same run, one core: time, peak memory, figures.
+"""Summaries against HolisticTraceAnalysis (HTA) on the same real traces in the same run, one core: time and peak memory.
 
-HTA lives in an environment of its own (``python -m venv DIR && DIR/bin/pip install HolisticTraceAnalysis``). Every measurement
+HTA lives in an environment of its own (``python -m venv DIR && DIR/bin/pip install HolisticTraceAnalysis``); what it finds
+is compared in ``against_hta.py``. Every measurement
 is a process of its own, pinned to one core; times are processor time, so that a busy machine changes little; imports are not
 counted.
 
@@ -24,16 +25,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from trace_mutations import difference, mutated
 
 from eroica.producers.trace import SummarySettings, identity_from_trace, read_trace, summarise
-from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET
 from eroica.producers.trace.compiled import COMPILED
 from eroica.producers.trace.fit import json_bytes, wire_bytes
 from eroica.producers.trace.identity import identify
-from eroica.producers.trace.intervals import union
-from eroica.producers.trace.naming import kernel_collective, step_number
+from eroica.producers.trace.naming import step_number
 from eroica.schemas.errors import EroicaError
 
 COMPARED = ("single/nccl_data.json.gz", "single/ns_resolution.json.gz", "torchrec_sleep_20ms/host0_4102.pt.trace.json.gz")
@@ -61,12 +59,10 @@ from hta.trace_analysis import TraceAnalysis
 path = sys.argv[1]
 start = time.process_time()
 analysis = TraceAnalysis(trace_files={0: path}, trace_dir=os.path.dirname(path))
-times = analysis.get_temporal_breakdown(visualize=False).to_dict("records")[0]
-overlap = analysis.get_comm_comp_overlap(visualize=False).to_dict("records")[0]
-kernels, _ = analysis.get_gpu_kernel_breakdown(visualize=False)
-end = time.process_time()
-print(json.dumps({"s": end - start, "overlap": overlap["comp_comm_overlap_pctg"], "compute_us": times["compute_time(us)"],
-    "kernels_us": {k["kernel_type"]: float(k["sum"]) for k in kernels.to_dict("records")}}))
+analysis.get_temporal_breakdown(visualize=False)
+analysis.get_comm_comp_overlap(visualize=False)
+analysis.get_gpu_kernel_breakdown(visualize=False)
+print(json.dumps({"s": time.process_time() - start}))
 """
 
 
@@ -79,8 +75,9 @@ def once(python: str, code: str, path: Path) -> dict[str, Any]:
     """Run *code* on *path* in a process on one core; its printed figures and its peak memory in MB."""
     core = min(os.sched_getaffinity(0))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-    script = f"import os; os.sched_setaffinity(0, {{{core}}})\n{code}\nimport resource\n"
-    script += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)"
+    script = f"import os; os.sched_setaffinity(0, {{{core}}})\n{code}\n"
+    # Not ru_maxrss: that of a child begins with its parent's.
+    script += "print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) * 1.024e-3)"
     done = subprocess.run(
         [python, "-c", script, str(path)], capture_output=True, text=True, env={**os.environ, **threads}, check=False
     )
@@ -88,26 +85,6 @@ def once(python: str, code: str, path: Path) -> dict[str, Any]:
         raise SystemExit(f"{python} failed on {path}: {done.stderr[-1500:]}")
     figures, memory = done.stdout.strip().splitlines()[-2:]
     return {**json.loads(figures), "peak_mb": float(memory)}
-
-
-def without_last_step(path: Path) -> dict[str, float]:
-    """Our figures cut as HTA cuts them: only device work whose launch is known and lies before the last step."""
-    trace = read_trace(path)
-    numbers = np.array([step_number(n) for n in trace.names])[trace.name]
-    last = trace.ts_us[numbers >= 0].max() if (numbers >= 0).any() else np.inf
-    rows = trace.rows(KERNEL, MEMCPY, MEMSET)
-    launch = trace.launch[rows]
-    rows = rows[(launch >= 0) & (trace.ts_us[launch] < last)]
-    collective = np.array([kernel_collective(n) is not None for n in trace.names])[trace.name[rows]]
-    compute = rows[(trace.category[rows] == KERNEL) & ~collective]
-    busy = union(trace.ts_us[compute], trace.end_us[compute])
-    transfer = union(trace.ts_us[rows[collective]], trace.end_us[rows[collective]])
-    shared = transfer.both(busy).total()
-    return {
-        "compute_us": busy.total(),
-        "communication_us": transfer.total(),
-        "overlap": 100 * shared / transfer.total() if transfer.total() else 0.0,
-    }
 
 
 def tile(source: Path, target: Path, size_mb: int) -> None:
@@ -197,7 +174,7 @@ def main() -> None:
         row: dict[str, Any] = {"trace": place, "eroica": measured(sys.executable, OURS, path, options.times)}
         if options.hta:
             theirs = measured(options.hta, HTA, path, options.times)
-            row |= {"hta": theirs, "same_cut": without_last_step(path), "times_faster": theirs["s"] / row["eroica"]["s"]}
+            row |= {"hta": theirs, "times_faster": theirs["s"] / row["eroica"]["s"]}
             row["memory_ratio"] = row["eroica"]["peak_mb"] / theirs["peak_mb"]
         result["compared"].append(row)
     if options.tile_mb:
@@ -226,13 +203,9 @@ def shown(result: dict[str, Any]) -> str:
         ours = row["eroica"]
         lines.append(f"{row['trace']}: {ours['s']:.2f} s, {ours['peak_mb']:.0f} MB")
         if "hta" in row:
-            theirs, same = row["hta"], row["same_cut"]
+            theirs = row["hta"]
             lines[-1] += f"; HTA {theirs['s']:.2f} s, {theirs['peak_mb']:.0f} MB:"
             lines[-1] += f" {row['times_faster']:.1f}x faster, {row['memory_ratio']:.2f} of the memory"
-            lines.append(
-                f"    compute {same['compute_us']:.0f} us (HTA {theirs['compute_us']:.0f}), "
-                f"overlap {same['overlap']:.2f} % (HTA {theirs['overlap']:.2f} %)"
-            )
     if (large := result.get("large")) is not None:
         lines.append(f"{large['mb']:.0f} MB, {large['events']} events: {large['mb_per_s']:.0f} MB/s")
         lines[-1] += f" (reading alone {large['read_mb_per_s']:.0f})"

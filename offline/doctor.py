@@ -22,6 +22,7 @@ from eroica.producers.agent.nics import NicSource
 from eroica.producers.agent.nvml import NvmlSource
 from eroica.producers.agent.readings import Absent
 from eroica.producers.hook.wire import runtime_dir
+from eroica.producers.trace.compiled import COMPILED
 from eroica.schemas.errors import EroicaError
 from eroica.schemas.settings import EroicaSettings
 
@@ -61,6 +62,7 @@ def examine(settings: EroicaSettings) -> Iterator[Check]:
         lambda: network_figures(Path("/sys")),
         lambda: agent_socket(runtime_dir()),
         lambda: own_playbook(settings.localize.playbook_dir),
+        trace_scanner,
         lambda: package("torch", "training hosts need it: pip install 'eroica[torch]'"),
         lambda: package("faust-streaming", "detect and group need it: pip install 'eroica[streams]'"),
     )
@@ -203,6 +205,18 @@ def agent_socket(directory: Path) -> Check:
         except OSError:
             return Check("agent", "hint", f"none listens at {path}", "training hosts need one: eroica agent")
     return Check("agent", "ok", f"listens at {path}")
+
+
+def trace_scanner() -> Check:
+    """Are traces read by the compiled scanner?"""
+    if COMPILED:
+        return Check("trace scanner", "ok", "compiled")
+    return Check(
+        "trace scanner",
+        "hint",
+        "not compiled: traces are read by Python, several times slower",
+        "install with a C compiler at hand",
+    )
 
 
 def package(name: str, do: str) -> Check:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eroica.offline import doctor
 from eroica.offline.doctor import (
     Check,
     agent_socket,
@@ -100,3 +101,11 @@ def test_ones_own_playbook_is_read_before_the_localizer_reads_it(tmp_path: Path)
     found = own_playbook(str(tmp_path))
     assert found.level == "bad"
     assert "mine.yaml:2: signatures[0]" in found.found
+
+
+@pytest.mark.parametrize(("compiled", "level"), [(True, "ok"), (False, "hint")])
+def test_the_trace_scanner_is_told(monkeypatch: pytest.MonkeyPatch, compiled: bool, level: str) -> None:
+    monkeypatch.setattr(doctor, "COMPILED", compiled)
+    check = doctor.trace_scanner()
+    assert check.level == level
+    assert compiled or "compiler" in check.do
