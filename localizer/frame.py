@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from eroica.localizer.numbering import distinct, heads_of, stable_order
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.groups import CommunicatorName, FunctionName, StackRow
 
@@ -103,6 +104,30 @@ class Readings(Sequence[tuple[int, str, float]]):
         return zip(self.row.tolist(), [self.names[i] for i in self.name.tolist()], self.mean.tolist(), strict=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """Executions by what their members share: columns over the instances of a frame, ascending."""
+
+    first: Ints
+    """An entry of each instance: that of the member that waited least."""
+    transfer_us: Floats
+    """What that member took: who comes last waits for nobody."""
+    members: Ints
+    """How many entries it has."""
+    communicator: Ints
+    kind: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Executions by worker and communicator."""
+
+    order: Ints
+    """Entries by worker, communicator and their own order."""
+    heads: Ints
+    """Where each pair of worker and communicator begins in ``order``."""
+
+
 @dataclass(frozen=True)
 class Frame:
     """Rows are the workers that gave a summary, ascending rank. Columns of a table have equal length."""
@@ -162,6 +187,28 @@ class Frame:
         place = {name: i for i, name in enumerate(names)}
         return np.array([place[name] for name in self.hosts], dtype=np.int64), names
 
+    @cached_property
+    def meetings(self) -> Meetings:
+        """All instances. The transfer of one of which a single member was seen is an upper bound."""
+        e = self.executions
+        order = stable_order(e.instance)
+        heads = heads_of(e.instance[order])
+        took = e.duration_us[order]
+        shortest = np.minimum.reduceat(took, heads) if heads.size else took
+        members = np.diff(np.append(heads, e.size))
+        best = np.flatnonzero(took == np.repeat(shortest, members))
+        # Of members that waited equally little the first entry counts.
+        first = order[best[np.searchsorted(best, heads)]]
+        return Meetings(first, shortest, members, e.communicator[first], e.kind[first])
+
+    @cached_property
+    def members(self) -> Members:
+        """Who takes part in what."""
+        e = self.executions
+        key = e.row * (len(self.communicators) + 1) + e.communicator
+        order = np.argsort(key, kind="stable")  # nearly in order: the entries of a worker stand together
+        return Members(order, heads_of(key[order]))
+
     def step_table(self) -> tuple[Ints, Floats]:
         """Steps that all workers profiled, shape (s,), and each worker's durations, shape (n, s), µs; not to be written to."""
         return self._step_table
@@ -170,8 +217,8 @@ class Frame:
     def _step_table(self) -> tuple[Ints, Floats]:
         if self.size == 0 or self.step.size == 0:
             return np.empty(0, np.int64), np.empty((self.size, 0))
-        steps, counts = np.unique(self.step, return_counts=True)
-        common = steps[counts == self.size]
+        steps, number = distinct(self.step)
+        common = steps[np.bincount(number) == self.size]
         table = np.zeros((self.size, common.size))
         at = np.searchsorted(common, self.step)
         at_safe = np.minimum(at, max(common.size - 1, 0))

@@ -29,6 +29,14 @@ def stable_order(key: Ints) -> Ints:
     return order
 
 
+def distinct(column: Ints) -> tuple[Ints, Ints]:
+    """What ``np.unique(column, return_inverse=True)`` returns."""
+    number, count = numbered(column)
+    values = np.empty(count, dtype=np.int64)
+    values[number] = column
+    return values, number
+
+
 def numbered(*columns: Ints) -> tuple[Ints, int]:
     """Equal tuples of the columns get equal numbers, from 0 in the order of the tuples; and how many there are.
 
@@ -70,3 +78,8 @@ def heads_of(sorted_key: Ints) -> Ints:
     if sorted_key.size == 0:
         return np.empty(0, dtype=np.int64)
     return np.concatenate(([0], np.flatnonzero(sorted_key[1:] != sorted_key[:-1]) + 1))
+
+
+def sums(group: Ints, values: npt.NDArray[np.float64], groups: int) -> npt.NDArray[np.float64]:
+    """Sum of *values* by group, added in their order, shape (groups,)."""
+    return np.bincount(group, values, groups).astype(np.float64, copy=False)

@@ -10,7 +10,7 @@ from eroica.localizer.frame import Frame
 from eroica.localizer.own import measure_own
 from eroica.localizer.profile import exclusive_table, function_label
 from eroica.localizer.stepmodel import step_model
-from eroica.localizer.transfers import kind_keys, meetings, weighted_medians
+from eroica.localizer.transfers import kind_keys, weighted_medians
 from eroica.schemas.groups import FunctionName
 from eroica.schemas.memory import Baseline
 from eroica.schemas.ranks import format_ranks
@@ -76,7 +76,7 @@ def baselines_of(frame: Frame) -> list[Baseline]:
 def _transfers(frame: Frame) -> dict[str, float]:
     if frame.executions.size == 0:
         return {}
-    m = meetings(frame)
+    m = frame.meetings
     keys = kind_keys(frame, m)
     names = sorted(set(keys))
     number = {name: i for i, name in enumerate(names)}

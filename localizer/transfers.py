@@ -6,12 +6,15 @@ late lengthens the others' durations and not the transfer; a slow link lengthens
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.frame import Floats, Frame, Ints, Meetings
+from eroica.localizer.numbering import distinct, heads_of, numbered, stable_order, sums
 from eroica.localizer.robust import MAD_TO_SIGMA
 
 Bools = npt.NDArray[np.bool_]
@@ -25,7 +28,7 @@ class Transfers:
 
     members: list[Ints]
     """Rows seen in each communicator, ascending."""
-    hosts: list[frozenset[str]]
+    hosts: Sequence[frozenset[str]]
     ratio: Floats
     """How many times as long as usual its transfers take: the median, large ones counting more; 1 if nothing is known."""
     error: Floats
@@ -40,33 +43,22 @@ class Transfers:
     """Whether all its members were seen; else a late one may be unseen, and its transfers are upper bounds."""
     lost_us: Floats
     """Exposed time per step that its slow transfers cost its worst-hit member."""
+    host_count: Ints
+    """On how many hosts its members are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meetings:
-    """Executions by what their members share: columns over the instances of a frame."""
+class _Hosts(Sequence[frozenset[str]]):
+    """Hosts by communicator, looked up when they are asked for: most communicators are healthy, and nobody asks."""
 
-    first: Ints
-    """An entry of each instance: that of the member that waited least."""
-    transfer_us: Floats
-    members: Ints
-    communicator: Ints
-    kind: Ints
+    def __init__(self, frame: Frame, members: list[Ints]) -> None:
+        self._members = members
+        self._host_of, self._names = frame.host_of
 
+    def __len__(self) -> int:
+        return len(self._members)
 
-def meetings(frame: Frame) -> Meetings:
-    """All instances; the transfer of one of which a single member was seen is an upper bound."""
-    e = frame.executions
-    order = np.lexsort((np.arange(e.size), e.duration_us, e.instance))
-    heads = np.flatnonzero(np.diff(e.instance[order], prepend=-1))
-    first = order[heads]
-    return Meetings(
-        first=first,
-        transfer_us=e.duration_us[first],
-        members=np.diff(np.append(heads, e.size)),
-        communicator=e.communicator[first],
-        kind=e.kind[first],
-    )
+    def __getitem__(self, communicator: Any) -> Any:
+        return frozenset(self._names[i] for i in set(self._host_of[self._members[communicator]].tolist()))
 
 
 def measure_transfers(frame: Frame, past: dict[str, float] | None = None) -> Transfers:
@@ -82,40 +74,60 @@ def measure_transfers(frame: Frame, past: dict[str, float] | None = None) -> Tra
     if e.size == 0:
         nothing = np.zeros(count)
         return Transfers(
-            members, [frozenset()] * count, nothing + 1, nothing, nothing > 0, nothing, nothing, nothing > 0, nothing
-        )
-    pairs = np.unique(np.stack((e.communicator, e.row)), axis=1)
-    for part in np.split(pairs, np.flatnonzero(np.diff(pairs[0])) + 1, axis=1):
-        members[int(part[0, 0])] = part[1]
-    hosts = [frozenset(frame.hosts[row] for row in rows.tolist()) for rows in members]
-    m = meetings(frame)
-    shape = np.array(
-        [(c.size or rows.size, len(where)) for c, rows, where in zip(frame.communicators, members, hosts, strict=True)]
-    )
-    key = np.stack((m.kind, e.bytes[m.first], shape[m.communicator, 0], shape[m.communicator, 1]))
-    _, family = np.unique(key, axis=1, return_inverse=True)
-    family = family.reshape(-1)
+            members, [frozenset()] * count, nothing + 1, nothing, nothing > 0, nothing, nothing, nothing > 0, nothing,
+            np.zeros(count, np.int64),
+        )  # fmt: skip
+    pair = frame.members.order[frame.members.heads]
+    pair = pair[stable_order(e.communicator[pair])]
+    row, communicator = e.row[pair], e.communicator[pair]
+    heads = heads_of(communicator)
+    for number, mine in zip(communicator[heads].tolist(), np.split(row, heads[1:]), strict=True):
+        members[number] = mine
+    host_count = _distinct_by(communicator, frame.host_of[0][row], count)
+    m = frame.meetings
+    size = np.array([c.size for c in frame.communicators], dtype=np.int64)
+    seen = np.bincount(communicator, minlength=count)
+    shape = np.where(size > 0, size, seen)
+    family, _ = numbered(m.kind, e.bytes[m.first], shape[m.communicator], host_count[m.communicator])
     usual = _usual(family, m, count)
     if past:
-        keys = kind_keys(frame, m)
-        known = np.array([past.get(k, 0.0) for k in keys])
+        names, name_of = _kind_names(frame, m)
+        known = np.array([past.get(name, 0.0) for name in names])[name_of]
         usual = np.where(known > 0, known, usual)
     usable = (usual > 0) & (m.members > 1)
-    moved, expected = np.zeros(count), np.zeros(count)
-    np.add.at(moved, m.communicator[usable], m.transfer_us[usable])
-    np.add.at(expected, m.communicator[usable], usual[usable])
-    excess = np.where(usable, np.maximum(m.transfer_us - usual, 0.0), 0.0)
     at = np.flatnonzero(usable)
+    of = m.communicator[at]
+    moved, expected = sums(of, m.transfer_us[at], count), sums(of, usual[at], count)
+    excess = np.where(usable, np.maximum(m.transfer_us - usual, 0.0), 0.0)
     ratio = np.ones(count)
-    found, middle = weighted_medians(m.communicator[at], m.transfer_us[at] / usual[at], usual[at])
+    found, middle = weighted_medians(of, m.transfer_us[at] / usual[at], usual[at])
     ratio[found] = middle
     error = np.zeros(count)
-    logs = np.log(np.maximum(m.transfer_us[at] / usual[at], 1e-6)) - np.log(np.maximum(ratio[m.communicator[at]], 1e-6))
-    _, off = weighted_medians(m.communicator[at], np.abs(logs), usual[at])
-    number = np.bincount(m.communicator[at], minlength=count)[found]
-    error[found] = 1.25 * MAD_TO_SIGMA * off / np.sqrt(np.maximum(number, 1))
-    complete = np.array([rows.size >= c.size for c, rows in zip(frame.communicators, members, strict=True)], dtype=np.bool_)
-    return Transfers(members, hosts, ratio, error, expected > 0, moved, expected, complete, _lost(frame, excess))
+    logs = np.log(np.maximum(m.transfer_us[at] / usual[at], 1e-6)) - np.log(np.maximum(ratio[of], 1e-6))
+    _, off = weighted_medians(of, np.abs(logs), usual[at])
+    number_of = np.bincount(of, minlength=count)[found]
+    error[found] = 1.25 * MAD_TO_SIGMA * off / np.sqrt(np.maximum(number_of, 1))
+    return Transfers(
+        members,
+        _Hosts(frame, members),
+        ratio,
+        error,
+        expected > 0,
+        moved,
+        expected,
+        seen >= size,
+        _lost(frame, excess),
+        host_count,
+    )
+
+
+def _distinct_by(group: Ints, value: Ints, groups: int) -> Ints:
+    """How many different values each group has, shape (groups,)."""
+    span = int(value.max(initial=0)) + 1
+    key = group * span + value
+    if not bool((key[1:] >= key[:-1]).all()):
+        key = np.sort(key)
+    return np.bincount(key[heads_of(key)] // span, minlength=groups)
 
 
 def weighted_medians(group: Ints, values: Floats, weights: Floats) -> tuple[Ints, Floats]:
@@ -132,16 +144,20 @@ def weighted_medians(group: Ints, values: Floats, weights: Floats) -> tuple[Ints
 
 def kind_keys(frame: Frame, m: Meetings) -> list[str]:
     """What an instance does, by name: equal in every profile of the same job."""
-    e = frame.executions
-    names: dict[tuple[int, int], str] = {}
-    out = []
-    for communicator, kind, size in zip(m.communicator.tolist(), m.kind.tolist(), e.bytes[m.first].tolist(), strict=True):
-        key = (communicator, kind)
-        if key not in names:
-            c = frame.communicators[communicator]
-            names[key] = f"{c.kind or c.name}/{c.backend}/{frame.kinds[kind]}/{size}/{c.size}"
-        out.append(names[key])
-    return out
+    names, name_of = _kind_names(frame, m)
+    return [names[i] for i in name_of.tolist()]
+
+
+def _kind_names(frame: Frame, m: Meetings) -> tuple[list[str], Ints]:
+    """Names, one a communicator and kind, and which of them each instance has; bytes are those of the first instance."""
+    name_of, count = numbered(m.communicator, m.kind)
+    first = np.empty(count, np.int64)
+    first[name_of[::-1]] = np.arange(name_of.size)[::-1]
+    names = []
+    for at, size in zip(first.tolist(), frame.executions.bytes[m.first[first]].tolist(), strict=True):
+        c = frame.communicators[int(m.communicator[at])]
+        names.append(f"{c.kind or c.name}/{c.backend}/{frame.kinds[int(m.kind[at])]}/{size}/{c.size}")
+    return names, name_of
 
 
 def _usual(family: Ints, m: Meetings, communicators: int) -> Floats:
@@ -164,18 +180,19 @@ def _usual(family: Ints, m: Meetings, communicators: int) -> Floats:
 
 def _lost(frame: Frame, excess: Floats) -> Floats:
     """What slow transfers cost a step at the worst-hit member of each communicator, and no more than what of them is exposed."""
-    e = frame.executions
-    steps = np.unique(e.step)
-    _, instance = np.unique(e.instance, return_inverse=True)
-    key = np.stack((e.communicator, e.row, e.step))
-    cells, inverse = np.unique(key, axis=1, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    slow, exposed = np.zeros(cells.shape[1]), np.zeros(cells.shape[1])
-    np.add.at(slow, inverse, excess[instance.reshape(-1)])
-    np.add.at(exposed, inverse, np.maximum(e.exposed_us, 0.0))
-    by_member, at = np.unique(cells[:2], axis=1, return_inverse=True)
-    lost = np.zeros(by_member.shape[1])
-    np.add.at(lost, at.reshape(-1), np.minimum(slow, exposed) / max(steps.size, 1))
+    e, m = frame.executions, frame.members
+    steps, step = distinct(e.step)
+    step = step[m.order]
+    member = np.zeros(e.size, np.int64)
+    member[m.heads[1:]] = 1
+    member = np.cumsum(member)
+    _, instance = distinct(e.instance)
+    # Entries of a member are in the order of their steps.
+    new = np.concatenate(([True], (step[1:] != step[:-1]) | (member[1:] != member[:-1])))
+    cell = np.cumsum(new) - 1
+    slow = np.bincount(cell, excess[instance[m.order]])
+    exposed = np.bincount(cell, np.maximum(e.exposed_us, 0.0)[m.order])
+    lost = np.bincount(member[new], np.minimum(slow, exposed) / max(steps.size, 1))
     out = np.zeros(len(frame.communicators))
-    np.maximum.at(out, by_member[0], lost)
+    np.maximum.at(out, e.communicator[m.order[m.heads]], lost)
     return out

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eroica.localizer.frame import Executions, Floats, Frame, Ints
+from eroica.localizer.numbering import distinct
 
 QUEUED_US = 100.0
 """Executions of a communicator that follow each other this closely stood in its queue: a wait in one delays the next."""
@@ -50,40 +51,34 @@ def measure(frame: Frame) -> Waiting:
     if n == 0:
         empty, none = np.empty(0), np.empty(0, np.int64)
         return Waiting(empty, empty, none, none, empty, none)
-    count = int(e.instance.max()) + 1
-    shortest = np.full(count, np.inf)
-    np.minimum.at(shortest, e.instance, e.duration_us)
-    members = np.bincount(e.instance, minlength=count)
-    order = np.lexsort((np.arange(n), e.duration_us, e.instance))
-    firsts = np.concatenate(([0], np.flatnonzero(np.diff(e.instance[order])) + 1))
-    last_arriver = order[firsts]
-    wait = np.where(members[e.instance] > 1, e.duration_us - shortest[e.instance], 0.0)
+    m = frame.meetings
+    shortest, shared = m.transfer_us[e.instance], (m.members > 1)[e.instance]
+    wait = np.where(shared, e.duration_us - shortest, 0.0)
     start = _step_starts(frame, e) + e.start_us
-    wait = _exposed(e, start, wait)
-    arriver = np.where(members[e.instance] > 1, last_arriver[e.instance], -1)
+    wait = _exposed(frame, start, wait)
     same = np.concatenate(([False], e.row[1:] == e.row[:-1]))
-    previous = np.where(same, np.arange(n) - 1, -1)
     size = np.array([c.size for c in frame.communicators], dtype=np.int64)
-    size_of = np.zeros(count, np.int64)
-    np.maximum.at(size_of, e.instance, size[e.communicator])
     return Waiting(
         wait_us=wait,
-        transfer_us=shortest[e.instance],
-        arriver=arriver,
-        previous=previous,
+        transfer_us=shortest,
+        arriver=np.where(shared, m.first[e.instance], -1),
+        previous=np.where(same, np.arange(n) - 1, -1),
         own_us=_own_time(e, start, same),
-        partial=np.flatnonzero((members < size_of) & (members > 0)),
+        partial=np.flatnonzero(m.members < size[m.communicator]),
     )
 
 
-def _exposed(e: Executions, start: Floats, wait: Floats) -> Floats:
+def _exposed(frame: Frame, start: Floats, wait: Floats) -> Floats:
     """What of each wait reaches the critical path, µs.
 
     A wait may hide behind compute and still cost its whole length: what queues behind it on the same communicator comes later by
     it and is hidden no more. Within such a queue the waits are paid, in order, by what is exposed from there on; what is not paid
     by its end was hidden.
     """
-    order = np.lexsort((start, e.communicator, e.row))
+    e, order = frame.executions, frame.members.order
+    if bool(((e.row[1:] == e.row[:-1]) & (start[1:] < start[:-1])).any()):
+        # Steps that overlap by the worker's own clock: entries are not in the order of their starts.
+        order = np.lexsort((start, e.communicator, e.row))
     w, x, begin, end = wait[order], np.maximum(e.exposed_us, 0.0)[order], start[order], (start + e.duration_us)[order]
     row, communicator = e.row[order], e.communicator[order]
     broken = (row[1:] != row[:-1]) | (communicator[1:] != communicator[:-1]) | (begin[1:] - end[:-1] > QUEUED_US)
@@ -114,9 +109,9 @@ def _step_starts(frame: Frame, e: Executions) -> Floats:
     """Start of each entry's step in its worker's window, µs; 0 where the worker does not tell the step."""
     if frame.step.size == 0:
         return np.zeros(e.size)
-    stride = int(max(frame.step.max(), e.step.max())) + 2
-    known = frame.step_row * stride + frame.step
-    order = np.argsort(known, kind="stable")
-    wanted = e.row * stride + e.step
-    at = np.minimum(np.searchsorted(known[order], wanted), known.size - 1)
-    return np.where(known[order][at] == wanted, frame.step_start_us[order][at], 0.0)
+    steps, at = distinct(np.concatenate((frame.step, e.step)))
+    table = np.zeros((frame.size, steps.size))
+    known = frame.step.size
+    # A worker that tells a step twice: the first counts.
+    table[frame.step_row[::-1], at[:known][::-1]] = frame.step_start_us[::-1]
+    return np.asarray(table[e.row, at[known:]])

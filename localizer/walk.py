@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.numbering import distinct, heads_of, numbered, stable_order
 from eroica.localizer.waiting import Waiting
 
 MAX_DEPTH = 4_096
 """Longest chain that is followed; a chain is at most as long as the collectives of the window."""
 NEGLIGIBLE_US = 0.5
 """Waiting below this is not followed further."""
+AT_ONCE = 1_000_000
+"""Entries that are copied at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +46,17 @@ def walk(frame: Frame, waiting: Waiting) -> Blame:
     for both together). The rest is unexplained, or, where *a* has no previous collective, late before the window.
     """
     e = frame.executions
-    steps = np.unique(e.step)
-    kept = np.zeros((frame.size, steps.size))
-    waited = np.zeros_like(kept)
+    steps, column = distinct(e.step)
+    kept, waited = np.zeros(frame.size * steps.size), np.zeros((frame.size, steps.size))
     if e.size == 0:
-        return Blame(steps, kept, waited, 0.0, 0.0)
-    column = np.searchsorted(steps, e.step)
-    np.add.at(waited, (e.row, column), waiting.wait_us)
-    excess = np.maximum(waiting.own_us - _usual(frame, waiting.own_us), 0.0)
+        return Blame(steps, waited, waited, 0.0, 0.0)
+    cell = e.row * steps.size + column
+    waited = np.bincount(cell, waiting.wait_us, frame.size * steps.size).reshape(waited.shape)
+    excess = np.maximum(waiting.own_us - _usual(frame, waiting.own_us, column), 0.0)
     amount = waiting.wait_us.copy()
     unexplained = before = 0.0
+    active = np.flatnonzero((amount > NEGLIGIBLE_US) & (waiting.arriver >= 0))
     for _ in range(MAX_DEPTH):
-        active = np.flatnonzero((amount > NEGLIGIBLE_US) & (waiting.arriver >= 0))
         if active.size == 0:
             break
         late = waiting.arriver[active]
@@ -69,26 +71,34 @@ def walk(frame: Frame, waiting: Waiting) -> Blame:
         passes = np.minimum(np.clip(inherited / lateness, 0.0, 1.0), 1.0 - keeps)
         blamed = amount[active]
         # Guilt belongs to the step in which the waiting was suffered first: the entry of the arriver.
-        np.add.at(kept, (e.row[late], column[late]), blamed * keeps)
+        np.add.at(kept, cell[late], blamed * keeps)
         rest = blamed * (1.0 - keeps - passes)
         unexplained += float(rest[has_back].sum())
         before += float(rest[~has_back].sum())
-        amount = np.zeros_like(amount)
-        np.add.at(amount, safe[passes > 0], (blamed * passes)[passes > 0])
-    return Blame(steps, kept, waited, unexplained, before)
+        amount[active] = 0.0
+        passed = passes > 0
+        met = safe[passed]
+        amount[met] = 0.0
+        np.add.at(amount, met, (blamed * passes)[passed])
+        met = np.sort(met)
+        met = met[heads_of(met)]
+        active = met[(amount[met] > NEGLIGIBLE_US) & (waiting.arriver[met] >= 0)]
+    return Blame(steps, kept.reshape(waited.shape), waited, unexplained, before)
 
 
-def _usual(frame: Frame, own_us: Floats) -> Floats:
+def _usual(frame: Frame, own_us: Floats, step: Ints) -> Floats:
     """Median own time of a role at a place and step, for each entry; of fewer than three peers the shortest."""
-    e = frame.executions
-    key = np.stack((e.place, e.step), axis=1)
-    _, group = np.unique(key, axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    order = np.lexsort((own_us, group))
-    count = np.bincount(group)
-    first = np.concatenate(([0], np.cumsum(count)[:-1]))
-    ranked = own_us[order]
-    low, high = first + (count - 1) // 2, first + count // 2
-    middle = 0.5 * (ranked[low] + ranked[high])
-    middle = np.where(count < 3, ranked[first], middle)
-    return middle[group]
+    group, count = numbered(frame.executions.place, step)
+    order = stable_order(group)
+    heads = heads_of(group[order])
+    size = np.diff(np.append(heads, group.size))
+    values = own_us[order]
+    middle = np.empty(count)
+    # Groups of one size at a time, side by side: there are few sizes, since a role's workers do the same.
+    for n in np.unique(size).tolist():
+        which = np.flatnonzero(size == n)
+        low, high = (n - 1) // 2, n // 2
+        for some in np.array_split(which, -(-which.size * n // AT_ONCE)):
+            block = np.sort(values[heads[some][:, None] + np.arange(n)], axis=1)
+            middle[some] = 0.5 * (block[:, low] + block[:, high]) if n >= 3 else block[:, 0]
+    return np.asarray(middle[group])
