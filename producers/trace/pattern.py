@@ -116,7 +116,8 @@ def _hidden(trace: Trace, path: CriticalPath, first: Ints, window: float) -> npt
     ex = path.executions
     long = np.bincount(ex.function, ex.duration_us, len(ex.functions)) >= HIDDEN_SHARE * window
     on_host = np.array([kind == HOST for kind, _, _ in ex.functions], np.bool_)
-    return long & on_host & (trace.category[ex.row[first]] != RUNTIME)
+    no_call: npt.NDArray[np.bool_] = trace.category[ex.row[first]] != RUNTIME
+    return long & on_host & no_call
 
 
 def _concurrent(trace: Trace, path: CriticalPath, order: Ints) -> Ints:
