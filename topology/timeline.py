@@ -153,11 +153,11 @@ class _Recorded:
             skip = 1 if way == "recv" else 0
         moving = []
         for position, op in enumerate(real):
-            partner = self.number.get((stage, f"{direction}-compute", position + skip))
-            if partner is None:
+            ahead = self.number.get((stage, f"{direction}-compute", position + skip))
+            if ahead is None:
                 raise InvalidInput(f"stage {stage} lacks {direction}-compute {position + skip}")
-            self._tie(op, partner, self.number.get((stage, f"{direction}-compute", position + skip - 1)), way)
-            if self._has_peer(direction, way, self.rows[partner].global_chunk):
+            self._tie(op, ahead, self.number.get((stage, f"{direction}-compute", position + skip - 1)), way)
+            if self._has_peer(direction, way, self.rows[ahead].global_chunk):
                 moving.append(op)
         for op in set(candidates) - set(moving):
             self._meet([op])
