@@ -25,6 +25,9 @@ BUSY_S = 3.0
 Apache Kafka; the embedded broker's end offsets may read too low.
 """
 
+NO_END = 2**63 - 1
+"""End offset of a partition of which it is not known: only the end that is met while reading counts."""
+
 Start = Literal["earliest", "latest"] | int | Mapping[int, int]
 """Where to begin: an end of the topic, a time (milliseconds since the epoch), or an offset for each partition."""
 
@@ -60,7 +63,7 @@ def read_partitions(
     try:
         name = full_name(settings, topic)
         chosen = sorted(partitions) if partitions is not None else sorted(partition_ids(consumer, settings, topic))
-        ends = {p: _end_offset(consumer, name, p) for p in chosen} if to_end else {}
+        ends = _end_offsets(consumer, name, chosen, stop, clock) if to_end else {}
         consumer.assign(_positions(consumer, name, chosen, start))
         at_end: set[int] = set()
         unread = set(ends)
@@ -220,12 +223,25 @@ def next_offsets(messages: Iterable[Incoming]) -> list[TopicPartition]:
     return [TopicPartition(topic, partition, offset + 1) for (topic, partition), offset in sorted(highest.items())]
 
 
-def _end_offset(consumer: Consumer, name: str, partition: int) -> int:
-    """Where *partition* ends as the broker tells it now."""
-    marks = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=METADATA_TIMEOUT_S)
-    if marks is None:
-        raise BrokerError("the broker did not tell where the topic ends", where=f"{name}[{partition}]", do="check that it is up")
-    return int(marks[1])
+def _end_offsets(
+    consumer: Consumer, name: str, partitions: list[int], stop: Callable[[], bool], clock: Callable[[], float]
+) -> dict[int, int]:
+    """Where *partitions* end now; ``NO_END`` where the broker does not tell, since the topic is new or its leader is moving."""
+    deadline = clock() + METADATA_TIMEOUT_S
+    ends: dict[int, int] = {}
+    for partition in partitions:
+        ends[partition] = NO_END
+        while not stop() and (left := deadline - clock()) > 0:
+            try:
+                marks = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=min(left, 1.0))
+            except KafkaException as error:
+                if not is_passing(error.args[0]):
+                    raise
+                time.sleep(0.05)
+            else:
+                ends[partition] = NO_END if marks is None else int(marks[1])
+                break
+    return ends
 
 
 def _positions(consumer: Consumer, name: str, partitions: list[int], start: Start) -> list[TopicPartition]:

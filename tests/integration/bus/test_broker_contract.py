@@ -96,6 +96,14 @@ def test_messages_come_back_whole_and_in_order_within_a_key(settings: KafkaSetti
     }
 
 
+def test_topics_that_were_just_made_are_read_to_their_end(broker: EmbeddedBroker | KafkaCluster, prefix: str) -> None:
+    """Their leaders answer a moment later than the metadata says."""
+    for number in range(3):
+        fresh = KafkaSettings(bootstrap=broker.bootstrap, prefix=f"{prefix}{number}.")
+        ensure_topics(fresh)
+        assert read_all(fresh, "groups") == read_all(fresh, "verdicts") == []
+
+
 def test_a_sender_whose_clock_is_ahead_is_heard(settings: KafkaSettings) -> None:
     ahead_ms = time.time_ns() // 1_000_000 + 86_400_000
     with BusProducer(settings) as producer:
