@@ -129,6 +129,10 @@ class LocalizerCore:
             outputs += self._judge(next(iter(self._open)))
         return outputs
 
+    def advance(self, partition: int, event_time_us: int) -> list[Output]:
+        """*partition* has come so far in time: judge the requests on it whose classes are lost by then."""
+        return self._judge_lost(partition, event_time_us)
+
     def mark_published(self, request: str) -> None:
         """Somebody published the verdict of *request*: forget it."""
         self._published[request] = None

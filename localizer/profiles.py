@@ -86,7 +86,11 @@ class HealthyPast:
                 return _past(name or "", classes)
         return None
 
-    def has(self, job: str, request: str) -> bool:
+    def has(self, request: ProfileRequest) -> bool:
+        """Whether the whole profile of *request* is here."""
+        return set(self._jobs.get(request.job, {}).get(request.request, ())) == set(request.classes)
+
+    def knows(self, job: str, request: str) -> bool:
         """Whether the profile of *request* is here, or a part of it."""
         return request in self._jobs.get(job, {})
 

@@ -6,7 +6,6 @@ recording as messages; the recorded requests are the truth of what was asked.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import random
 from collections.abc import Iterable, Iterator
@@ -18,19 +17,18 @@ from eroica.bus import Incoming
 from eroica.localizer.core import LocalizerCore
 from eroica.localizer.feedback import FeedbackTable, Heard, Listener, limits_of
 from eroica.localizer.judged import Watcher, nobody
+from eroica.offline.recorded_past import recorded_past
 from eroica.offline.recording import FileEntry, Manifest, read_file
-from eroica.schemas.codec import decode, decode_as, encode
+from eroica.offline.regroup import Agreement, Regrouped
+from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.errors import InvalidInput, SchemaError, TopologyError
-from eroica.schemas.groups import GroupChunk
 from eroica.schemas.iterations import IterationBatch, StepPartial
 from eroica.schemas.jobs import JobAnnouncement
-from eroica.schemas.memory import Baseline, Feedback
-from eroica.schemas.outputs import InputRef
-from eroica.schemas.settings import DetectSettings, EroicaSettings, GroupSettings
-from eroica.schemas.summaries import CloseClass, Expectation, StackEvidence, Summary, SummaryError
+from eroica.schemas.memory import Feedback
+from eroica.schemas.outputs import InputRef, Output
+from eroica.schemas.settings import DetectSettings, EroicaSettings
 from eroica.schemas.verdicts import Verdict
-from eroica.streams.collect import GroupCore
 from eroica.streams.job import JobCore
 from eroica.streams.shard import ShardCore
 from eroica.topology import JobView, JobViewBuilder
@@ -39,7 +37,6 @@ State = Literal["same", "different", "new", "missing"]
 """``new``: no verdict of this request was recorded; ``missing``: one was recorded and is not reached again."""
 MAX_RECORDED_VOTES = 1_000_000
 """Of one partition of feedback."""
-ChunkId = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +48,6 @@ class Replayed:
     verdict: Verdict
     raw: bytes
     """As it would stand on the topic; for ``missing`` as it stood there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """What was derived again against what was recorded."""
-
-    recorded: frozenset[str]
-    derived: frozenset[str]
-
-    def __str__(self) -> str:
-        both = len(self.recorded & self.derived)
-        return (
-            f"{both} agree, {len(self.recorded - self.derived)} only recorded, {len(self.derived - self.recorded)} only derived"
-        )
 
 
 @dataclass(frozen=True)
@@ -92,23 +75,34 @@ def replay(
     """
     source = _Source(directory, manifest, seed)
     recorded = _recorded_verdicts(source)
-    groups = _Groups(source, settings.group)
-    core = LocalizerCore(settings.localize, listen=_listener(source, recorded), watch=watch)
-    _remember_past(source, core)
+    groups = Regrouped(source.records, settings.group)
+    notes: list[str] = []
+    known_verdicts = {request: one.verdict for request, one in recorded.items()}
+    past, recall = recorded_past(source.records, known_verdicts, groups.requests.values(), settings, notes)
+    # What is found on the way decides nothing more: it would depend on the order in which the partitions are read.
+    core = LocalizerCore(
+        settings.localize, listen=_listener(source, recorded), watch=watch, past=past, recall=recall, learn=False
+    )
     verdicts: list[Replayed] = []
-    for chunk, ref in groups.chunks():
-        for output in core.feed(chunk, ref):
-            if not isinstance(output.message, Verdict):
-                continue
-            raw = encode(output.message)
-            known = recorded.pop(output.message.request.id, None)
-            state: State = "new" if known is None else "same" if known.raw == raw else "different"
-            verdicts.append(Replayed(output.message.request.id, state, output.message, raw))
+    for output in _judged(core, groups):
+        if not isinstance(output.message, Verdict):
+            continue
+        raw = encode(output.message)
+        known = recorded.pop(output.message.request.id, None)
+        state: State = "new" if known is None else "same" if known.raw == raw else "different"
+        verdicts.append(Replayed(output.message.request.id, state, output.message, raw))
     verdicts.sort(key=lambda one: (one.verdict.event_time, one.request))
     verdicts += [recorded[request] for request in sorted(recorded)]
-    requests, refused, notes = _requests_again(source, settings.detect)
-    notes = [*(f"left out of the playbook: {problem}" for problem in core.playbook.problems), *notes]
+    requests, refused, more = _requests_again(source, settings.detect)
+    notes += [*(f"left out of the playbook: {problem}" for problem in core.playbook.problems), *more]
     return ReplayResult(verdicts, groups.agreement(), requests, groups.refused + refused, notes)
+
+
+def _judged(core: LocalizerCore, groups: Regrouped) -> Iterator[Output]:
+    for chunk, ref in groups.chunks():
+        yield from core.feed(chunk, ref)
+    for partition, event_time_us in groups.ends():
+        yield from core.advance(partition, event_time_us)
 
 
 class _Source:
@@ -140,56 +134,6 @@ def _shuffled(streams: Iterable[Iterator[Incoming]], order: random.Random) -> It
             yield record
 
 
-class _Groups:
-    """Summaries → groups, one core a partition as in the service; each chunk with the place that the recorded one had."""
-
-    def __init__(self, source: _Source, settings: GroupSettings) -> None:
-        self._source = source
-        self._settings = settings
-        self._places: dict[ChunkId, InputRef] = {}
-        self._recorded: set[str] = set()
-        self._derived: set[str] = set()
-        self.refused = 0
-        for record in source.records("groups"):
-            try:
-                chunk = decode_as(GroupChunk, record.value, record.where)
-            except SchemaError:
-                continue
-            place = InputRef("groups", record.partition, record.offset)
-            self._places.setdefault((chunk.request.request, chunk.cls, chunk.chunk), place)
-            self._recorded.add(_digest(chunk.request.request, record.value or b""))
-
-    def chunks(self) -> Iterator[tuple[GroupChunk, InputRef]]:
-        """The chunks as the summaries give them; one that was never recorded gets a place behind all others."""
-        cores: dict[int, GroupCore] = {}
-        unplaced = 1 + max((place.offset for place in self._places.values()), default=-1)
-        for record in self._source.records("summaries"):
-            core = cores.setdefault(record.partition, GroupCore(self._settings))
-            try:
-                message = decode("summaries", record.value, record.where)
-                assert isinstance(message, (Summary, SummaryError, StackEvidence, Expectation, CloseClass))
-                outputs = core.feed(message, InputRef("summaries", record.partition, record.offset))
-            except InvalidInput:
-                self.refused += 1
-                continue
-            for output in outputs:
-                chunk = output.message
-                assert isinstance(chunk, GroupChunk)
-                self._derived.add(_digest(chunk.request.request, encode(chunk)))
-                place = self._places.get((chunk.request.request, chunk.cls, chunk.chunk))
-                if place is None:
-                    place, unplaced = InputRef("groups", 0, unplaced), unplaced + 1
-                yield chunk, place
-
-    def agreement(self) -> Agreement:
-        """Derived chunks against recorded ones."""
-        return Agreement(frozenset(self._recorded), frozenset(self._derived))
-
-
-def _digest(request: str, raw: bytes) -> str:
-    return f"{request}/{hashlib.sha256(raw).hexdigest()[:16]}"
-
-
 def _recorded_verdicts(source: _Source) -> dict[str, Replayed]:
     """Request → its verdict as recorded; the first counts, as for any reader."""
     found: dict[str, Replayed] = {}
@@ -218,15 +162,6 @@ def _listener(source: _Source, recorded: dict[str, Replayed]) -> Listener:
         return table.heard_until(request.issued_at_us) if known is None else table.heard(request.issued_at_us, known)
 
     return listen
-
-
-def _remember_past(source: _Source, core: LocalizerCore) -> None:
-    """The healthy profiles that were recorded; each is held only against requests that are later than it."""
-    for record in source.records("baselines"):
-        try:
-            core.remember(decode_as(Baseline, record.value, record.where))
-        except SchemaError:
-            continue
 
 
 def _requests_again(source: _Source, settings: DetectSettings) -> tuple[Agreement, int, list[str]]:

@@ -130,7 +130,9 @@ def test_a_profile_that_is_torn_or_of_another_configuration_does_not_count() -> 
     for baseline in profile("req-other", HOUR):
         past.add(msgspec.structs.replace(baseline, fingerprint="another"))
     assert past.before(frame) is None
-    assert past.has("job", "req-torn") and not past.has("job", "req-x")
+    assert past.knows("job", "req-torn") and not past.knows("job", "req-x")
+    whole = {name: asked(HEALTHY, name, HOUR)[0].request for name in ("req-torn", "req-other", "req-x")}
+    assert [name for name, request in whole.items() if past.has(request)] == ["req-other"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_a_message_that_contradicts_itself_is_left_out(fields: dict[str, object]
     past = HealthyPast()
     good = profile("req-1", HOUR)[0]
     assert past.add(good) and not past.add(msgspec.structs.replace(good, request="req-2", **fields))
-    assert past.refused == 1 and not past.has("job", "req-2")
+    assert past.refused == 1 and not past.knows("job", "req-2")
 
 
 def test_a_job_that_floods_the_memory_loses_its_own_oldest_profiles() -> None:
@@ -160,8 +162,8 @@ def test_a_job_that_floods_the_memory_loses_its_own_oldest_profiles() -> None:
         past.add(msgspec.structs.replace(one, job="quiet"))
         for number in range(50):
             past.add(msgspec.structs.replace(one, job="loud", request=f"req-{number:02}", event_time_us=HOUR * number))
-        assert past.has("quiet", "req-1")
-        assert [n for n in range(50) if past.has("loud", f"req-{n:02}")] == [47, 48, 49]
+        assert past.knows("quiet", "req-1")
+        assert [n for n in range(50) if past.knows("loud", f"req-{n:02}")] == [47, 48, 49]
 
 
 def test_the_order_of_healthy_profiles_and_alarms_changes_no_byte_once_the_past_is_known() -> None:
