@@ -57,6 +57,11 @@ class Pauses(Sequence[tuple[int, str, int, float, float]]):
     total_us: Floats
     max_us: Floats
 
+    def by_kind(self) -> dict[str, Ints]:
+        """Kind → its entries, ascending by row."""
+        found = {kind: np.flatnonzero(self.what == code) for code, kind in enumerate(self.kinds)}
+        return {kind: at for kind, at in found.items() if at.size}
+
     def __len__(self) -> int:
         return int(self.row.size)
 

@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.numbering import distinct
 
 UNKNOWN_MICRO_BATCHES = 8
 """Taken where a pipeline's sends are not told one by one."""
@@ -64,17 +65,16 @@ class StepModel:
 
 def step_model(frame: Frame) -> StepModel:
     """From the workers' coordinates; without them every worker is a replica, and stages come from the classes' names."""
-    stage = np.zeros(frame.size, np.int64)
-    keys: list[tuple[int, ...]] = []
-    for row, known in enumerate(frame.coords):
-        named = _STAGE_CLASS.match(frame.classes[int(frame.cls[row])])
-        stage[row] = next((known[k] for k in _STAGE if k in known), int(named.group(1)) if named else 0)
-        mine = tuple(known[k] for k in _REPLICA if k in known)
-        keys.append(mine or ((-1,) if known else (-1, row)))
-    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    replica = np.array([number[key] for key in keys], dtype=np.int64)
-    _, stage = np.unique(stage, return_inverse=True) if stage.size else (None, stage)
-    return StepModel(stage.reshape(-1), replica, _micro_batches(frame, stage.reshape(-1)))
+    named = [_STAGE_CLASS.match(name) for name in frame.classes]
+    of_class = [int(match.group(1)) if match else 0 for match in named]
+    stage, number = np.zeros(frame.size, np.int64), np.zeros(frame.size, np.int64)
+    keys: dict[tuple[int, ...], int] = {}
+    for row, (known, cls) in enumerate(zip(frame.coords, frame.cls.tolist(), strict=True)):
+        stage[row] = next((known[k] for k in _STAGE if k in known), of_class[cls])
+        mine = tuple([known[k] for k in _REPLICA if k in known])
+        number[row] = keys.setdefault(mine or ((-1,) if known else (-1, row)), len(keys))
+    stage = distinct(stage)[1]
+    return StepModel(stage, number, _micro_batches(frame, stage))
 
 
 def _micro_batches(frame: Frame, stage: Ints) -> int:
@@ -86,5 +86,5 @@ def _micro_batches(frame: Frame, stage: Ints) -> int:
     mine = pairs[e.communicator] & (stage[e.row] == 0)
     if not mine.any():
         return UNKNOWN_MICRO_BATCHES
-    counts = np.bincount(e.row[mine]) / max(1, np.unique(e.step).size)
+    counts = np.bincount(e.row[mine]) / max(1, distinct(e.step)[0].size)
     return max(1, round(float(counts.max()) / 2))

@@ -70,7 +70,7 @@ def find_links(measures: Measures) -> list[Finding]:
 
 def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding | None:
     t = measures.transfers
-    across = np.array([len(hosts) > 1 for hosts in t.hosts], dtype=np.bool_)
+    across = t.host_count > 1
     mine = t.known & (across if medium == "nic" else ~across)
     slow = mine & _slow(t.ratio, t.error, mine, proven=bool(measures.past and measures.past.transfers))
     loss = float(t.lost_us[slow].max(initial=0.0))

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from eroica.localizer.frame import Frame, Ints
+from eroica.localizer.numbering import stable_order
 from eroica.localizer.own import OwnTime, Past, measure_own
 from eroica.localizer.stepmodel import StepModel, step_model
 from eroica.localizer.transfers import Transfers, measure_transfers
@@ -52,11 +53,12 @@ class Measures:
         return time_us / self.step_us if self.step_us > 0 else 0.0
 
     def rows_of_hosts(self) -> dict[str, list[int]]:
-        """Host → its rows."""
-        out: dict[str, list[int]] = {}
-        for row, host in enumerate(self.frame.hosts):
-            out.setdefault(host, []).append(row)
-        return out
+        """Host → its rows, ascending; hosts by their first row."""
+        host_of, names = self.frame.host_of
+        order = stable_order(host_of)
+        ends = np.cumsum(np.bincount(host_of, minlength=len(names))).tolist()
+        rows = order.tolist()
+        return {name: rows[start:end] for name, start, end in zip(names, [0, *ends], ends, strict=False)}
 
     def peers(self, row: int, without: Ints) -> Ints:
         """Rows of the same role as *row*, less *without*."""

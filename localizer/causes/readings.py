@@ -39,16 +39,15 @@ class OddReading:
 
 def odd_link_readings(frame: Frame) -> list[OddReading]:
     """Readings about links in which some workers are worse than the rest, by name."""
-    table: dict[str, list[tuple[int, float]]] = {}
-    for row, name, mean in frame.metrics:
-        table.setdefault(name, []).append((row, mean))
-    found = []
-    for name, entries in sorted(table.items()):
+    table, found = frame.metrics, []
+    for code, name in enumerate(table.names):
         told = _about(name)
-        if told is None or len(entries) < 3:
+        if told is None:
             continue
-        rows = np.array([row for row, _ in entries], dtype=np.int64)
-        values = np.array([value for _, value in entries])
+        at = np.flatnonzero(table.name == code)
+        if at.size < 3:
+            continue
+        rows, values = table.row[at], table.mean[at]
         medium, bad = told
         out = _odd(values if bad == "high" else -values)
         if 0 < out.size <= max(1, int(MAX_ODD_SHARE * rows.size)):

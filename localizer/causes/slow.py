@@ -8,6 +8,7 @@ from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.causes.places import places
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
+from eroica.localizer.numbering import heads_of, stable_order
 from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, few_samples, lower_median
 from eroica.localizer.profile import function_evidence, grown_functions
 from eroica.localizer.robust import MAD_TO_SIGMA
@@ -57,23 +58,27 @@ def find_slow(measures: Measures, rows: Ints) -> list[Finding]:
 def _host_z(measures: Measures) -> Floats:
     """For each row, how far its host's workers stand out together: what all of them share is seen through more noise."""
     own, frame = measures.own, measures.frame
-    hosts = measures.rows_of_hosts()
+    host_of, hosts = frame.host_of
     out = np.zeros(frame.size)
     if len(hosts) < MIN_PEERS or own.steps.size == 0:
         return out
+    beyond = own.own_us - own.usual_us
     for role in np.unique(frame.cls).tolist():
-        shared = [(h, np.array([r for r in rows if frame.cls[r] == role], dtype=np.int64)) for h, rows in hosts.items()]
-        shared = [(h, rows) for h, rows in shared if rows.size > 1]
-        if len(shared) < MIN_PEERS:
+        mine = np.flatnonzero(frame.cls == role)
+        mine = mine[stable_order(host_of[mine])]
+        several = np.bincount(host_of[mine], minlength=len(hosts))[host_of[mine]] > 1
+        mine = mine[several]
+        heads = heads_of(host_of[mine])
+        if heads.size < MIN_PEERS:
             continue
-        apart = np.array([(own.own_us[rows] - own.usual_us[rows]).mean(axis=0) for _, rows in shared])
+        size = np.diff(np.append(heads, mine.size))
+        apart = np.add.reduceat(beyond[mine], heads, axis=0) / size[:, None]
         level = lower_median(apart)
         between = MAD_TO_SIGMA * float(np.median(np.abs(level - np.median(level))))
         each = MAD_TO_SIGMA * float(np.median(np.abs(apart - level[:, None])))
-        floor = FLOOR * float(np.median(own.usual_us[shared[0][1]])) * (1 + FLOOR_FEW / len(shared))
-        chance = few_samples(float(own.limit[0]), len(shared) - 1) * max(between, 1.25 * each / np.sqrt(own.steps.size))
-        for (_, rows), value in zip(shared, level.tolist(), strict=True):
-            out[rows] = value / max(chance, floor / np.sqrt(rows.size), 1e-9)
+        floor = FLOOR * float(np.median(own.usual_us[mine[: size[0]]])) * (1 + FLOOR_FEW / heads.size)
+        chance = few_samples(float(own.limit[0]), heads.size - 1) * max(between, 1.25 * each / np.sqrt(own.steps.size))
+        out[mine] = np.repeat(level / np.maximum(np.maximum(chance, floor / np.sqrt(size)), 1e-9), size)
     return out
 
 
@@ -81,11 +86,10 @@ def _released(measures: Measures, rows: Ints) -> np.ndarray[tuple[int], np.dtype
     """Whether each of *rows* waits less than the peers that wait most, as the one does whom they wait for."""
     own, frame = measures.own, measures.frame
     waits = np.median(own.wait_us, axis=1) if own.wait_us.shape[1] else np.zeros(frame.size)
-    out = np.zeros(rows.size, dtype=np.bool_)
-    for i, row in enumerate(rows.tolist()):
-        peers = frame.cls == frame.cls[row]
-        out[i] = float(np.quantile(waits[peers], 0.75)) - waits[row] >= RELEASED * own.excess_us[row]
-    return out
+    longest = np.zeros(len(frame.classes))
+    for role in np.unique(frame.cls[rows]).tolist():
+        longest[role] = np.quantile(waits[frame.cls == role], 0.75)
+    return np.asarray(longest[frame.cls[rows]] - waits[rows] >= RELEASED * own.excess_us[rows])
 
 
 def agreement(measures: Measures, rows: Ints) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
+from eroica.localizer.numbering import sums
 from eroica.localizer.own import MIN_PEERS
 from eroica.schemas.verdicts import CauseClass, Evidence
 
@@ -83,11 +84,12 @@ def common_pause(measures: Measures) -> tuple[str, float]:
     """The kind of pause that takes most of a step on the median rank, and how long, µs; loading only if nothing else is there."""
     frame, own = measures.frame, measures.own.own_us
     steps = np.maximum(np.bincount(frame.step_row, minlength=frame.size), 1)
-    total: dict[str, Floats] = {}
-    for row, what, _, total_us, _ in frame.pauses:
-        if what in CAUSES:
-            total.setdefault(what, np.zeros(frame.size))[row] += total_us
-    each = {what: float(np.median(column / steps)) for what, column in total.items()}
+    pauses = frame.pauses
+    each = {
+        what: float(np.median(sums(pauses.row[at], pauses.total_us[at], frame.size) / steps))
+        for what, at in pauses.by_kind().items()
+        if what in CAUSES
+    }
     # What makes single steps longer than the others, if it is a warm-up, is taken off.
     single = float(np.median(own.mean(axis=1) - np.median(own, axis=1))) if own.size else 0.0
     each = {what: max(us - single, 0.0) if what in WARM_UP else us for what, us in each.items()}
@@ -97,28 +99,28 @@ def common_pause(measures: Measures) -> tuple[str, float]:
 
 def pause_finding(measures: Measures, what: str, each: float) -> Finding:
     """Pauses of kind *what* on all ranks that take *each* µs of a step."""
-    rows = np.array(sorted({row for row, kind, *_ in measures.frame.pauses if kind == what}), dtype=np.int64)
+    pauses = measures.frame.pauses
+    rows = np.unique(pauses.row[pauses.by_kind()[what]])
     return _finding(measures, "software_pause", rows, each, what, measures.share(each))
 
 
 def _pause(measures: Measures, weight: Floats) -> tuple[str, float, Ints]:
     """The kind of pause that explains most of the lateness, the share that it explains, and on which rows."""
     lost = weight.max(axis=1, initial=0.0)
-    longest: dict[str, Floats] = {}
-    for row, what, _, _, max_us in measures.frame.pauses:
+    explained: dict[str, Ints] = {}
+    pauses = measures.frame.pauses
+    for what, at in pauses.by_kind().items():
         if what not in CAUSES:
             continue
-        column = longest.setdefault(what, np.zeros(lost.size))
-        column[row] = max(column[row], max_us)
-    explained: dict[str, set[int]] = {}
-    for what, column in longest.items():
+        longest = np.zeros(lost.size)
+        np.maximum.at(longest, pauses.row[at], pauses.max_us[at])
         # Everybody loads: what the others take as long is no reason to be late.
-        beyond = column - np.median(column) if what == "loader" else column
-        explained[what] = set(np.flatnonzero((lost > 0) & (beyond >= PAUSE_SHARE * lost)).tolist())
+        beyond = longest - np.median(longest) if what == "loader" else longest
+        explained[what] = np.flatnonzero((lost > 0) & (beyond >= PAUSE_SHARE * lost))
     by_row = weight.sum(axis=1)
     whole = max(float(by_row.sum()), 1e-9)
-    best = max(sorted(explained), key=lambda w: float(by_row[sorted(explained[w])].sum()), default="")
-    rows = np.array(sorted(explained.get(best, ())), dtype=np.int64)
+    best = max(sorted(explained), key=lambda w: float(by_row[explained[w]].sum()), default="")
+    rows = explained.get(best, np.empty(0, np.int64))
     return best, float(by_row[rows].sum()) / whole, rows
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.numbering import stable_order, sums
 from eroica.localizer.playbook.model import UNITS, Condition
 from eroica.localizer.playbook.patterns import fits, found, in_stack
 from eroica.localizer.profile import WAITING_CATEGORY, function_label
 from eroica.localizer.stacks import main_stack
 from eroica.schemas.ranks import format_ranks
 
-E = TypeVar("E", bound="tuple[Any, ...]")
 Bools = npt.NDArray[np.bool_]
 MAX_ROWS = 1_024
 """Suspects, and peers, that are measured: of more, evenly spaced ones by rank."""
@@ -129,10 +127,13 @@ class Facts:
     @cached_property
     def _readings(self) -> dict[str, dict[str, tuple[Ints, Floats, str]]]:
         """Name → device → positions in ``rows``, finite values, and the unit."""
+        table = self.frame.metrics
+        place, at = self._entries(table.row)
         found_: dict[str, dict[str, list[tuple[int, float]]]] = {}
         units: dict[str, str] = {}
-        for i, (_, full, value) in _entries(self.frame.metrics, self.rows):
-            device, name, unit = split_metric(full)
+        split = [split_metric(full) for full in table.names]
+        for i, code, value in zip(place.tolist(), table.name[at].tolist(), table.mean[at].tolist(), strict=True):
+            device, name, unit = split[code]
             if np.isfinite(value):
                 found_.setdefault(name, {}).setdefault(device, []).append((i, value))
                 units.setdefault(name, unit)
@@ -186,19 +187,19 @@ class Facts:
         total = weight.sum(axis=1)
         return np.where(total > 0, (figure[:, chosen] * weight).sum(axis=1) / np.maximum(total, 1e-9), np.nan)
 
-    @cached_property
-    def _pauses(self) -> list[tuple[int, tuple[int, str, int, float, float]]]:
-        return list(_entries(self.frame.pauses, self.rows))
-
     def _pause(self, condition: Condition) -> Floats:
-        out, others, steps = np.zeros(self.rows.size), np.zeros(self.rows.size), self._steps
-        for i, (_, what, count, total, longest) in self._pauses:
-            if not fits(str(condition.pause), what):
-                others[i] += 0.0 if what in ORDINARY else total
-            elif condition.quantity == "max_ms":
-                out[i] = max(out[i], longest / 1e3)
-            else:
-                out[i] += count if condition.quantity == "count" else total
+        out, steps, table = np.zeros(self.rows.size), self._steps, self.frame.pauses
+        place, at = self._entries(table.row)
+        wanted = np.array([fits(str(condition.pause), kind) for kind in table.kinds], dtype=np.bool_)
+        ordinary = np.array([kind in ORDINARY for kind in table.kinds], dtype=np.bool_)
+        what = table.what[at]
+        hit, rest = wanted[what], ~wanted[what] & ~ordinary[what]
+        others = sums(place[rest], table.total_us[at[rest]], out.size)
+        if condition.quantity == "max_ms":
+            np.maximum.at(out, place[hit], table.max_us[at[hit]] / 1e3)
+        else:
+            column = table.counts.astype(np.float64) if condition.quantity == "count" else table.total_us
+            out = sums(place[hit], column[at[hit]], out.size)
         if condition.quantity == "pause_share":
             # Of all suspects together: many have no pause at all.
             mine = float(out[: self.count].sum())
@@ -233,6 +234,14 @@ class Facts:
         total = np.bincount(self.frame.step_row, self.frame.step_us, self.frame.size)
         return np.asarray(total[self.rows] / self._steps)
 
+    def _entries(self, row: Ints) -> tuple[Ints, Ints]:
+        """Positions in ``rows`` and entries of a table whose column of rows is *row*, ascending by both."""
+        place = np.full(self.frame.size + 1, -1, dtype=np.int64)
+        place[self.rows] = np.arange(self.rows.size)
+        at = np.flatnonzero(place[row] >= 0)
+        at = at[stable_order(place[row[at]])]
+        return place[row[at]], at
+
     @cached_property
     def suspects_text(self) -> str:
         """The suspects as ranges."""
@@ -255,15 +264,6 @@ class Facts:
             labels = [label for label in labels if categories.get(label) in condition.category]
         hit = sum(any(found(str(condition.named), part) for part in label.split(" < ")) for label in labels)
         return hit / len(self.named) if self.named else 0.0
-
-
-def _entries(table: Sequence[E], rows: Ints) -> Iterator[tuple[int, E]]:
-    """The entries of a table (ascending by row) that belong to *rows*, with the position in *rows*."""
-    for i, row in enumerate(rows.tolist()):
-        at = bisect_left(table, row, key=itemgetter(0))
-        while at < len(table) and table[at][0] == row:
-            yield i, table[at]
-            at += 1
 
 
 def split_metric(full: str) -> tuple[str, str, str]:
