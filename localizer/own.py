@@ -55,6 +55,8 @@ class Past:
     step_us: float
     once_us: dict[str, float] = field(default_factory=dict)
     """Class → the part of its own time that comes once a step."""
+    spread_us: dict[str, float] = field(default_factory=dict)
+    """Class → spread of a worker's own time from step to step."""
     own_by_rank: dict[int, float] = field(default_factory=dict)
     """Rank → its own time, of roles small enough to tell."""
     busy_us: float = 0.0

@@ -64,6 +64,7 @@ def baselines_of(frame: Frame) -> list[Baseline]:
                 once_us=round(float(np.median(own.parts_us[0, rows])), 1),
                 ranks=format_ranks(frame.ranks[rows]) if rows.size <= MAX_RANKS else "",
                 own_by_rank_us=np.median(own.own_us[rows], axis=1).round(1).tolist() if rows.size <= MAX_RANKS else [],
+                spread_us=round(float(np.median(own.spread_us[rows])), 1),
                 busy_us=round(busy, 1),
                 lost_us=round(lost, 1),
                 functions={name: round(value, 1) for name, value in longest},

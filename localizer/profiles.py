@@ -125,6 +125,8 @@ def _past(name: str, classes: dict[str, Baseline]) -> Past:
         event_time_us=_time(classes),
         own_us={b.cls: b.own_us for b in mine},
         step_us=float(np.mean([b.step_us for b in mine])),
+        once_us={b.cls: b.once_us for b in mine},
+        spread_us={b.cls: b.spread_us for b in mine},
         own_by_rank={rank: us for b in mine for rank, us in zip(parse_ranks(b.ranks).tolist(), b.own_by_rank_us, strict=True)},
         busy_us=max(b.busy_us for b in mine),
         lost_us=max(b.lost_us for b in mine),

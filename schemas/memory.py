@@ -31,6 +31,8 @@ class Baseline(Message, frozen=True, kw_only=True, tag="baseline"):
     """Time of a step of the job that went to ranks slower than usual in their role, whoever it was."""
     once_us: float = 0.0
     """The part of it that comes once a step, however many micro-batches: loading, the optimizer."""
+    spread_us: float = 0.0
+    """By how much the own time of a worker differs from its own way in single steps (1.4826 median absolute deviations)."""
     functions: dict[str, float] = msgspec.field(default_factory=dict)
     """Function → median exclusive time per step, µs."""
     transfers: dict[str, float] = msgspec.field(default_factory=dict)

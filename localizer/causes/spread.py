@@ -18,6 +18,9 @@ UNEQUAL = 0.4
 """Growth since the healthy profile is unequal if mending the late would give back this share of it."""
 PROVEN = 2 / 3
 """Against a healthy past, a cause that accuses nobody is told from this share of the least effect on."""
+RESTLESS, RESTLESS_RATIO, RESTLESS_ALONE = 0.01, 1.5, 0.02
+"""Unequal work spreads own times from step to step by this share, and so many times as much as in the healthy profile; without
+one by the last."""
 UNPROVEN = 0.08
 """Without a past that shows what chance does here, less of the step is not worth a word."""
 PAUSE_SHARE = 0.4
@@ -48,7 +51,8 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
     if measures.past is not None:
         # Unequal ranks lift the median too: against the past all of the growth counts, if most of it is unequal.
         grown = float(model.step_us(mended).mean()) - measures.past.busy_us
-        loss = grown if loss - measures.past.lost_us >= UNEQUAL * grown else loss - measures.past.lost_us
+        more = loss - measures.past.lost_us
+        loss = max(grown, more) if more >= UNEQUAL * grown else more
     least = measures.settings.min_effect * measures.step_us
     if not _changing(weight):
         return []
@@ -65,7 +69,7 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
         return []  # all of them pause, and not quite alike
     phases = _phases(measures, weight)
     total = max(sum(phases.values()), 1e-9)
-    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total:
+    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total and _restless(measures):
         return [_finding(measures, "data_imbalance", np.flatnonzero(weight.sum(axis=1)), loss, "unequal compute", 1.0)]
     if phases.get("data", 0.0) >= EXPLAINED * total:
         rows = np.flatnonzero(weight.sum(axis=1) > 0)
@@ -102,6 +106,17 @@ def pause_finding(measures: Measures, what: str, each: float) -> Finding:
     pauses = measures.frame.pauses
     rows = np.unique(pauses.row[pauses.by_kind()[what]])
     return _finding(measures, "software_pause", rows, each, what, measures.share(each))
+
+
+def _restless(measures: Measures) -> bool:
+    """Whether workers differ from step to step by more than chance does: by more than in the healthy profile, if there is one."""
+    own, frame, past = measures.own, measures.frame, measures.past
+    level = np.maximum(np.median(own.usual_us, axis=1), 1e-9)
+    spread = float(np.median((own.spread_us / level)[own.comparable])) if own.comparable.any() else 0.0
+    if past is None:
+        return spread >= RESTLESS_ALONE
+    then = [past.spread_us.get(c, 0.0) / max(past.own_us.get(c, 0.0), 1e-9) for c in frame.classes if c in past.own_us]
+    return spread >= max(RESTLESS, RESTLESS_RATIO * float(np.median(then)) if then else RESTLESS_ALONE)
 
 
 def _pause(measures: Measures, weight: Floats) -> tuple[str, float, Ints]:
