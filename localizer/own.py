@@ -36,6 +36,8 @@ MAX_WIDER = 6.0
 """A limit is widened so many times at most for few samples; the floor guards the rest."""
 RESTLESS, WILD = 0.02, 1.5
 """Where single steps spread by more than this share, chance has longer tails than the normal distribution: so many times."""
+CLIPPED = 3.0
+"""Peers beyond so many spreads do not count for the spread."""
 MAX_BIAS = 0.03
 """A worker that was slower than its role in the healthy past by more than this share is slow, not different."""
 FALSE_ALARMS = 1e-3
@@ -131,7 +133,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
             continue
         apart = own[rows] - usual[rows] - _own_bias(frame, rows, past)
         spread[rows], excess[rows], comparable[rows] = _noise(apart), lower_median(apart), True
-        between[rows] = MAD_TO_SIGMA * float(np.median(np.abs(excess[rows][reference] - np.median(excess[rows][reference]))))
+        between[rows] = _lasting_spread(excess[rows][reference])
         few[rows] = int(reference.sum())
     known = comparable & np.isin(frame.ranks, list(past.own_by_rank) if past else [])
     level = np.median(usual, axis=1) if steps.size else np.ones(n)
@@ -154,6 +156,14 @@ def few_samples(limit: float, freedom: int) -> float:
     """
     n = max(freedom, 1)
     return min(MAX_WIDER, 1 + (limit**2 + 1) / (4 * n) + (5 * limit**4 + 16 * limit**2 + 3) / (96 * n**2))
+
+
+def _lasting_spread(lasting: Floats) -> float:
+    """Spread of what lasts between peers, those far out left aside, so that three culprits do not hide each other."""
+    middle = float(np.median(lasting))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(lasting - middle)))
+    near = lasting[np.abs(lasting - middle) <= CLIPPED * spread]
+    return MAD_TO_SIGMA * float(np.median(np.abs(near - np.median(near)))) if near.size else spread
 
 
 def _noise(apart: Floats) -> float:
