@@ -169,7 +169,8 @@ class _Run:
         if not comes_in_time(request, self._last_step, self._level.mean_us):
             return
         about = request.figures.get("observed_us", 0.0) if request.reason == "degradation" else 0.0
-        self._issued.append(_Issued(request.issued_at_us, _WEIGHT[request.reason], max(about, 0.0)))
+        if not scheduled:
+            self._issued.append(_Issued(request.issued_at_us, _WEIGHT[request.reason], max(about, 0.0)))
         steps = profiled_steps(request, self._level.mean_us)
         self._profiled += steps
         if steps:
@@ -180,6 +181,8 @@ class _Run:
     def _step(self, whole: JobStep, view: JobView | None) -> ProfileRequest | None:
         self._last_step = whole.step
         self._steps += 1
+        while self._innocent and self._innocent[0][1] < whole.step:
+            self._innocent.popleft()
         if self._steps <= self._settings.warmup or whole.marked or any(a <= whole.step <= b for a, b in self._innocent):
             return None
         innocent, spike = self._spikes.feed(whole.step, whole.mean_us)
@@ -197,10 +200,9 @@ class _Run:
         if not self._level.settled:
             schedule.trouble()
             return None
-        schedule.quiet()
-        if not schedule.due(now_us) or self._spikes.pending(whole.step) or self._asked_level("scheduled", now_us) is not None:
+        if not schedule.quiet(now_us) or self._spikes.pending(whole.step):
             return None
-        if not self._affords(1 + RESERVED_REQUESTS):
+        if self._asked_level("scheduled", now_us) is not None or not self._affords(1 + RESERVED_REQUESTS):
             return None
         mean = self._level.mean_us
         return self._emit("scheduled", whole.step, now_us, schedule.finding(mean), view, mean, schedule.slot(now_us))

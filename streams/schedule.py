@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 
 from eroica.schemas.settings import DetectSettings
@@ -19,37 +20,31 @@ class Schedule:
     """
 
     def __init__(self, settings: DetectSettings, job: str, run_id: str) -> None:
-        self._every_us = 1_000 * settings.scheduled_every_ms
-        self._after = max(settings.scheduled_after, settings.window)
-        self._shift_us = zlib.crc32(f"{job}/{run_id}".encode()) * 1_000_003 % max(self._every_us, 1)
+        every_us = 1_000 * settings.scheduled_every_ms
+        self._after = max(settings.scheduled_after, settings.window) if every_us else sys.maxsize
+        self._every_us = max(every_us, 1)
+        self._shift_us = zlib.crc32(f"{job}/{run_id}".encode()) * 1_000_003 % self._every_us
         self._calm = 0
-        self._last_us: int | None = None
+        self._from_us = self._until_us = 0
+        """None is due between these times."""
 
     def slot(self, now_us: int) -> int:
         """The slot of a time."""
-        return (now_us + self._shift_us) // max(self._every_us, 1)
+        return (now_us + self._shift_us) // self._every_us
 
-    def quiet(self) -> None:
-        """An iteration went by without trouble."""
+    def quiet(self, now_us: int) -> bool:
+        """An iteration went by without trouble. Returns whether a profile is due."""
         self._calm += 1
+        return self._calm >= self._after and not self._from_us < now_us < self._until_us
 
     def trouble(self) -> None:
         """Something was slow, or somebody asked for a profile."""
         self._calm = 0
 
     def asked(self, at_us: int) -> None:
-        """A scheduled profile was asked for then."""
-        self._last_us = at_us if self._last_us is None else max(at_us, self._last_us)
-
-    def due(self, now_us: int) -> bool:
-        """Whether one is to be asked for now."""
-        if not self._every_us or self._calm < self._after:
-            return False
-        last = self._last_us
-        # A clock that was set back, so that the last one lies in the future, must not end the schedule.
-        return last is None or (
-            self.slot(now_us) != self.slot(last) and not -self._every_us < now_us - last < self._every_us // 2
-        )
+        """A scheduled profile was asked for then. If that lies far ahead, a clock was set back, and it does not count."""
+        next_slot_us = (self.slot(at_us) + 1) * self._every_us - self._shift_us
+        self._from_us, self._until_us = at_us - self._every_us, max(next_slot_us, at_us + self._every_us // 2)
 
     def finding(self, mean_us: float) -> Finding:
         """What the request says of itself."""
