@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from eroica.schemas.control import ProfileRequest, Reason, checked_classes
-from eroica.schemas.errors import InvalidInput, SchemaError
+from eroica.schemas.errors import SchemaError
 from eroica.schemas.iterations import StepPartial
 from eroica.schemas.outputs import Output
 from eroica.schemas.settings import DetectSettings
 from eroica.schemas.topics import message_key
-from eroica.streams.merge import JobStep, ShardMerge
+from eroica.streams.merge import JobStep, ShardMerge, check_partial
 from eroica.streams.request import comes_in_time, lead, profile_request, profiled_steps
 from eroica.streams.rules import Finding, Level, blocked_after_us
 from eroica.streams.schedule import RESERVED_REQUESTS, Schedule
@@ -27,8 +27,6 @@ MAX_RUNS = 4_096
 """Launches of all jobs that one partition may hold; beyond, the one unheard for longest is forgotten."""
 MAX_HELD = 2_000_000
 """Shards and waiting steps of all launches, each some 300 bytes; beyond, the launch unheard for longest is forgotten."""
-MAX_SHARDS_PER_JOB = 16_384
-"""A job of more shards is refused."""
 PROFILE_TAIL_STEPS = 3
 """Steps after a profile that its export may still slow down."""
 REQUESTS_REMEMBERED = 64
@@ -61,6 +59,8 @@ class JobCore:
         self._settings = settings
         self._runs: OrderedDict[tuple[str, str], _Run] = OrderedDict()
         self._views: dict[str, JobView] = {}
+        self._scheduled: OrderedDict[str, ProfileRequest] = OrderedDict()
+        """The last scheduled request of jobs that are not watched yet."""
         self._held = 0
         self.counters = JobCounters()
 
@@ -71,9 +71,12 @@ class JobCore:
         """
         key = (partial.job, partial.run_id)
         run = self._runs.get(key)
-        _check(partial, run)
+        check_partial(partial, run.shape if run is not None else None)
         if run is None:
             run = self._runs[key] = _Run(partial, self._settings, self.counters)
+            known = self._scheduled.pop(partial.job, None)
+            if known is not None and known.run_id == partial.run_id:
+                run.note(known)
         else:
             self._held -= run.held
         self._runs.move_to_end(key)
@@ -100,10 +103,16 @@ class JobCore:
         Requests of this core's own come back here too and change nothing.
         """
         run = self._runs.get((request.job, request.run_id))
-        if run is not None:
-            with suppress(SchemaError):  # nobody serves it; group puts it into the dead letters
-                checked_classes(request)
+        if run is None and request.reason != "scheduled":
+            return
+        with suppress(SchemaError):  # nobody serves it; group puts it into the dead letters
+            checked_classes(request)
+            if run is not None:
                 run.note(request)
+                return
+            self._scheduled[request.job] = request
+            if len(self._scheduled) > MAX_RUNS:
+                self._scheduled.popitem(last=False)
 
     def watches(self, job: str, run_id: str) -> bool:
         """Whether this launch of *job* is watched here."""
@@ -291,17 +300,3 @@ class _Run:
         if len(self._ids) > REQUESTS_REMEMBERED:
             self._ids.popitem(last=False)
         return True
-
-
-def _check(partial: StepPartial, run: _Run | None) -> None:
-    where = f"job {partial.job}, run {partial.run_id}, shard {partial.shard}"
-    shape = (partial.ranks_per_shard, partial.world_size)
-    if run is not None and run.shape != shape:
-        raise InvalidInput(f"world size and shards {shape[::-1]} contradict {run.shape[::-1]} of the same launch", where=where)
-    if partial.ranks_per_shard < 1 or partial.world_size < 1:
-        raise InvalidInput(f"a world of {partial.world_size} in shards of {partial.ranks_per_shard} cannot be", where=where)
-    shards = -(-partial.world_size // partial.ranks_per_shard)
-    if not 0 <= partial.shard < shards or shards > MAX_SHARDS_PER_JOB:
-        raise InvalidInput(f"shard {partial.shard} of {shards} is not possible", where=where)
-    if not len(partial.count) == len(partial.mean_us) == len(partial.max_us) == len(partial.max_rank):
-        raise InvalidInput("the columns of the partial differ in length", where=where)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from eroica.schemas.errors import InvalidInput
 from eroica.schemas.iterations import StepPartial
 from eroica.streams.eventclock import EventClock
 
 MAX_PENDING = 8_192
 """Steps a shard may be ahead of another; beyond, the one behind no longer holds the job back."""
+MAX_SHARDS_PER_JOB = 16_384
+"""A job of more shards is refused."""
 SHARD_SILENCE_FACTOR = 3
 """A silent shard is given this many times ``silence_ms``: its detect process may be moving to another machine."""
 
@@ -177,3 +180,22 @@ def _covers(partial: StepPartial) -> bool:
     low = partial.shard * partial.ranks_per_shard
     high = min(low + partial.ranks_per_shard, partial.world_size) - 1
     return partial.absent == (f"{low}-{high}" if high > low else f"{low}")
+
+
+def check_partial(partial: StepPartial, known: tuple[int, int] | None) -> None:
+    """Check *partial* before it is merged.
+
+    :param known: ranks per shard and world size of the launch so far, if any.
+    :raises InvalidInput: it contradicts itself or its launch.
+    """
+    where = f"job {partial.job}, run {partial.run_id}, shard {partial.shard}"
+    shape = (partial.ranks_per_shard, partial.world_size)
+    if known is not None and known != shape:
+        raise InvalidInput(f"world size and shards {shape[::-1]} contradict {known[::-1]} of the same launch", where=where)
+    if partial.ranks_per_shard < 1 or partial.world_size < 1:
+        raise InvalidInput(f"a world of {partial.world_size} in shards of {partial.ranks_per_shard} cannot be", where=where)
+    shards = -(-partial.world_size // partial.ranks_per_shard)
+    if not 0 <= partial.shard < shards or shards > MAX_SHARDS_PER_JOB:
+        raise InvalidInput(f"shard {partial.shard} of {shards} is not possible", where=where)
+    if not len(partial.count) == len(partial.mean_us) == len(partial.max_us) == len(partial.max_rank):
+        raise InvalidInput("the columns of the partial differ in length", where=where)

@@ -250,6 +250,23 @@ def test_a_killed_detect_loses_nothing_and_asks_once(bench: Bench) -> None:
     assert 310 < trigger < 330, "the healthy past was read again: without it there is nothing to be slower than"
 
 
+def test_a_detect_without_a_past_asks_for_no_second_healthy_profile(bench: Bench) -> None:
+    """Of the past that a new process reads again nothing is left; it knows of the first profile from the requests alone."""
+    steady = ("detect.scheduled_after=30", "detect.budget_share=0.5", "detect.cooldown_ms=0")
+    first = bench.service("detect", *steady)
+    feed(bench, "j", range(40), slow_from=30)
+    asked = requests(bench.read("control", enough=lambda found: len(found) >= 2))
+    assert [r.reason for r in asked[:2]] == ["scheduled", "degradation"]
+    first.wait_ready()
+    assert first.stop() == 0
+    before = len(bench.everything("control"))
+    bench.service("detect", *steady, "detect.history_ms=1").wait_ready()
+    feed(bench, "j", range(60, 130), slow_from=110)
+    found = requests(bench.read("control", enough=lambda found: len(found) > before))
+    assert [r.reason for r in found].count("scheduled") == 1, [(r.reason, r.figures) for r in found]
+    assert found[before].figures["step"] > 1_100, "it has seen half a hundred steady turns before"
+
+
 def test_of_two_detects_the_survivor_takes_over(kafka_bench: Bench) -> None:
     bench = kafka_bench
     pair = [bench.service("detect"), bench.service("detect")]

@@ -140,6 +140,9 @@ def test_after_a_restart_it_is_not_asked_again() -> None:
     for _ in range(3):
         knows.feed_request(first)
     assert asked(knows, run_of(STEADY, start=20_100, at=on + 10 * SECOND)) == []
+    before = JobCore(SMALL)
+    before.feed_request(first)
+    assert asked(before, run_of(STEADY, start=20_000, at=on)) == [], "told before the first step"
     # Without any memory it comes to the same request, which whoever has seen it passes over, unless another slot has begun.
     ids = {r.request for minutes in (2, 5, 9) for r in asked(JobCore(SMALL), run_of(STEADY, at=T0 + minutes * 60 * SECOND))}
     assert len(ids | {first.request}) <= 2
