@@ -113,7 +113,8 @@ class PastReader(Follower):
 
     def _take(self, record: Incoming) -> None:
         if not record.value:
-            return  # somebody forgot a job; what is known of it grows old by itself
+            self.profiles.forget((record.key or b"").decode(errors="replace"))
+            return
         try:
             profile = decode_as(Baseline, record.value, record.where)
         except SchemaError as error:

@@ -14,6 +14,7 @@ from eroica.schemas.control import ProfileRequest
 from eroica.schemas.errors import SchemaError
 from eroica.schemas.memory import Baseline
 from eroica.schemas.ranks import RankRanges, parse_ranks
+from eroica.schemas.topics import message_key
 
 MAX_PROFILES = 10_000
 """Profiles of all jobs together."""
@@ -86,6 +87,15 @@ class HealthyPast:
                 return _past(name or "", classes)
         return None
 
+    def forget(self, key: str) -> None:
+        """Somebody deleted the messages of *key* (job/class) from the topic: profiles without that class are whole no longer."""
+        for job, profiles in list(self._jobs.items()):
+            for request, classes in list(profiles.items()):
+                for cls in [cls for cls in classes if message_key(job, cls) == key]:
+                    self._count(job, -_figures(classes.pop(cls)))
+                if not classes:
+                    self._remove(job, request)
+
     def has(self, request: ProfileRequest) -> bool:
         """Whether the whole profile of *request* is here."""
         return set(self._jobs.get(request.job, {}).get(request.request, ())) == set(request.classes)
@@ -107,9 +117,14 @@ class HealthyPast:
         job = max(self._jobs, key=lambda name: (self._figures[name], len(self._jobs[name])))
         profiles = self._jobs[job]
         oldest = min(profiles, key=lambda name: (_time(profiles[name]), name))
-        self._count(job, -sum(map(_figures, profiles.pop(oldest).values())))
+        self._count(job, -sum(map(_figures, profiles[oldest].values())))
+        self._remove(job, oldest)
+
+    def _remove(self, job: str, request: str) -> None:
+        """A profile that is counted no longer."""
+        del self._jobs[job][request]
         self._profiles -= 1
-        if not profiles:
+        if not self._jobs[job]:
             del self._jobs[job], self._figures[job]
 
 

@@ -69,7 +69,7 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
         return []  # all of them pause, and not quite alike
     phases = _phases(measures, weight)
     total = max(sum(phases.values()), 1e-9)
-    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total and _restless(measures):
+    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total and restless(measures):
         return [_finding(measures, "data_imbalance", np.flatnonzero(weight.sum(axis=1)), loss, "unequal compute", 1.0)]
     if phases.get("data", 0.0) >= EXPLAINED * total:
         rows = np.flatnonzero(weight.sum(axis=1) > 0)
@@ -101,6 +101,11 @@ def common_pause(measures: Measures) -> tuple[str, float]:
     return best, each.get(best, 0.0)
 
 
+def imbalance_finding(measures: Measures, loss: float) -> Finding:
+    """Unequal work that costs *loss* µs of a step."""
+    return _finding(measures, "data_imbalance", np.arange(measures.frame.size), loss, "unequal compute", 1.0)
+
+
 def pause_finding(measures: Measures, what: str, each: float) -> Finding:
     """Pauses of kind *what* on all ranks that take *each* µs of a step."""
     pauses = measures.frame.pauses
@@ -108,7 +113,7 @@ def pause_finding(measures: Measures, what: str, each: float) -> Finding:
     return _finding(measures, "software_pause", rows, each, what, measures.share(each))
 
 
-def _restless(measures: Measures) -> bool:
+def restless(measures: Measures) -> bool:
     """Whether workers differ from step to step by more than chance does: by more than in the healthy profile, if there is one."""
     own, frame, past = measures.own, measures.frame, measures.past
     level = np.maximum(np.median(own.usual_us, axis=1), 1e-9)

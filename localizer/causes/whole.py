@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.causes.spread import PROVEN, common_pause, pause_finding
+from eroica.localizer.causes.spread import PROVEN, common_pause, imbalance_finding, pause_finding, restless
 from eroica.localizer.frame import Floats
 from eroica.localizer.judgement import Finding
 from eroica.localizer.past import function_key
@@ -17,6 +17,8 @@ FUNCTION_SHARE = 0.10
 MAX_FUNCTIONS = 5
 UNKNOWN_GROWTH = 0.05
 """A step that is longer by this share than in the healthy profile is slow, whatever it is that makes it so."""
+HOST_EFFECT, HOST_SPREADS = 1.5, 5.0
+"""To accuse a host by its own past alone takes so many times the least effect, and so many spreads of its steps."""
 PAUSE_SHARE = 0.5
 """Recorded pauses on all ranks that make up this share of the growth are its cause."""
 
@@ -37,10 +39,12 @@ def find_whole(measures: Measures) -> list[Finding]:
     if growth < least:
         return []
     if bool((roles < 0.5 * least).any()):
-        return _one_host(measures, usual - then, growth, least)
+        return _one_host(measures, usual - then, growth)
     what, paused = common_pause(measures)
     if what != "loader" and paused >= PAUSE_SHARE * growth:
         return [pause_finding(measures, what, paused)]
+    if restless(measures):
+        return [imbalance_finding(measures, growth)]
     grown = _grown(measures, growth)
     evidence = [
         Evidence(
@@ -65,10 +69,11 @@ def find_whole(measures: Measures) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _one_host(measures: Measures, growth: Floats, gain: float, least: float) -> list[Finding]:
+def _one_host(measures: Measures, growth: Floats, gain: float) -> list[Finding]:
     """A host whose workers have a role of their own (another device model): no peers, but slower than in its own past."""
     frame, own, past = measures.frame, measures.own, measures.past
-    rows = np.flatnonzero(growth >= 0.5 * least)
+    chance = HOST_SPREADS * own.spread_us / np.sqrt(own.steps.size)
+    rows = np.flatnonzero(growth >= np.maximum(HOST_EFFECT * measures.settings.min_effect * measures.step_us, chance))
     hosts = sorted({frame.hosts[row] for row in rows.tolist()})
     by_host = measures.rows_of_hosts()
     if past is None or len(hosts) != 1 or len(by_host) < 2 or len(by_host[hosts[0]]) != rows.size:
