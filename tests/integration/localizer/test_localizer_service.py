@@ -265,6 +265,23 @@ def test_a_healthy_profile_by_hand_is_kept_as_the_jobs_past_and_its_verdict_goes
     wait_delivered(bench.producer, 30)
     found = {v.request.id: v for v in (decode_as(Verdict, r.value) for r in bench.verdicts(2))}
     assert [cause.class_ for cause in found["req-l"].causes] == ["whole_job"], bench.logs()
+    for cls in CLASSES:
+        bench.producer.send("baselines", key=f"job/{cls}", value=None)
+    wait_delivered(bench.producer, 30)
+    asked = iter(range(3, 60))
+    last: list[Verdict] = []
+
+    def forgotten() -> bool:
+        number = next(asked)
+        scene = Scene(8, steady(90_000.0, {}), classes=CLASSES, request=f"req-{number}", issued_at_us=60_000_000 + number)
+        for chunk in scene.chunks():
+            bench.send(chunk)
+        wait_delivered(bench.producer, 30)
+        found = [decode_as(Verdict, r.value) for r in bench.verdicts(number)]
+        last[:] = [v for v in found if v.request.id == f"req-{number}"]
+        return last[0].status == "no_fault_found" and "baselines" not in last[0].provenance.inputs
+
+    until(forgotten, lambda: f"what was deleted still counts: {last}")
 
 
 def test_every_localizer_holds_requests_against_a_profile_that_one_of_them_found(kafka_bench: Bench) -> None:

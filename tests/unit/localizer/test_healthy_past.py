@@ -135,6 +135,22 @@ def test_a_profile_that_is_torn_or_of_another_configuration_does_not_count() -> 
     assert [name for name, request in whole.items() if past.has(request)] == ["req-other"]
 
 
+def test_what_was_deleted_from_the_topic_counts_no_longer() -> None:
+    frame = build_frame(asked(HEALTHY, "req-x", 3 * HOUR))
+    past = HealthyPast(max_profiles=3)
+    for baseline in [*profile("req-1", HOUR), *(msgspec.structs.replace(b, job="another") for b in profile("req-1", HOUR))]:
+        past.add(baseline)
+    past.forget("job/pp9")
+    assert past.before(frame)
+    past.forget("job/pp0")
+    assert past.before(frame) is None
+    past.forget("job/pp1")
+    assert not past.knows("job", "req-1") and past.knows("another", "req-1")
+    for baseline in [*profile("req-2", HOUR), *profile("req-3", 2 * HOUR)]:
+        past.add(baseline)
+    assert past.before(frame) and past.knows("another", "req-1"), "there is room again for three"
+
+
 @pytest.mark.parametrize(
     "fields",
     [
