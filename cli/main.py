@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "summarize": ("summarize", "Show what a profiler trace says: functions, phases, communicators, pauses."),
     "diagnose": ("diagnose", "Judge a folder of traces, one a rank: many files in, one verdict out."),
     "simulate": ("simulate", "Simulate a job that is broken in known ways, as a recording or onto a broker."),
+    "tune": ("tune", "Search the localizer's thresholds over labelled recordings."),
     "topology": ("topology", "Show the process groups of a parallel layout."),
     "schema": ("schema", "Print the JSON Schema of a message, or the table of settings."),
     "doctor": ("doctor", "Check broker, topics, permissions and limits, with what to do."),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from eroica.localizer.judged import Watcher, nobody
 from eroica.offline.align import align_steps, missing_note, pair_notes
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
@@ -73,11 +74,13 @@ def diagnose(
     settings: EroicaSettings,
     tell: Tell = lambda _what, _done, _all: None,
     told: Told | None = None,
+    watch: Watcher = nobody,
 ) -> Diagnosis:
     """Read every trace under *source*, or that file, and judge them as one request.
 
     Memory holds one trace at a time. The same files give the same verdict, byte for byte, wherever the folder stands.
 
+    :param watch: told of what was judged; a timeline of operations is judged by other means.
     :raises InvalidInput: no folder, no readable trace, a trace without a rank, or a rank twice in one run.
     :raises UsageError: an option names a file or a run that is not there.
     :raises TopologyError: the layout that the user gives contradicts the traces.
@@ -121,7 +124,7 @@ def diagnose(
     notes += [f"{one.path.name} gave nothing: {one.why}" for one in unread[:MAX_NAMED]]
     if len(unread) > MAX_NAMED:
         notes.append(f"{len(unread) - MAX_NAMED} more files gave nothing")
-    verdict = judge(placed(summaries, view), settings, view)
+    verdict = judge(placed(summaries, view), settings, view, watch)
     return Diagnosis(_with_notes(verdict, notes), len(files), unread)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from eroica.localizer.core import LocalizerCore
+from eroica.localizer.judged import Watcher, nobody
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.groups import GroupChunk
@@ -20,9 +21,10 @@ from eroica.streams.collect import GroupCore
 from eroica.topology.jobview import JobView
 
 
-def judge(summaries: Sequence[Summary], settings: EroicaSettings, view: JobView) -> Verdict:
+def judge(summaries: Sequence[Summary], settings: EroicaSettings, view: JobView, watch: Watcher = nobody) -> Verdict:
     """One verdict on *summaries*, whose classes are those of *view*.
 
+    :param watch: told of what was judged.
     :raises InvalidInput: they give none.
     """
     first = summaries[0].who
@@ -48,7 +50,7 @@ def judge(summaries: Sequence[Summary], settings: EroicaSettings, view: JobView)
         *of_request,
         *(CloseClass(job=request.job, request=request.request, cls=name, closed_by="deadline") for name in names),
     ]
-    group, localizer = GroupCore(settings.group), LocalizerCore(settings.localize)
+    group, localizer = GroupCore(settings.group), LocalizerCore(settings.localize, watch=watch)
     chunks: list[GroupChunk] = []
     for offset, message in enumerate(messages):
         for output in group.feed(message, InputRef("summaries", 0, offset)):
