@@ -40,12 +40,15 @@ def report(tuning: Tuning) -> str:
         "## The front",
         "",
         "No point that was tried is better than one of these in recall and in false accusations. Which to take depends on what",
-        "an accusation costs; the settings file holds the one marked →. Of points that do alike the first that was tried is shown.",
+        "an accusation costs; the settings file holds the one marked →. Of points that do alike the first one is shown.",
         "",
         *_table(
             ["", *names, "recall", "right", "false", "points alike", f"stands without … of {len(tuning.folds)} folds"],
             [
-                ["→" * (one is tuning.chosen), *_values(one, names), *_figures(one.outcome()), str(_alike(tuning, one)), str(stands)]
+                [
+                    "→" * (one is tuning.chosen), *_values(one, names), *_figures(one.outcome()), str(_alike(tuning, one)),
+                    str(stands),
+                ]
                 for one, stands in zip(tuning.front, tuning.in_folds, strict=True)
             ]
             + [["start", *_values(start, names), *_figures(start.outcome()), "", ""]],
