@@ -215,7 +215,7 @@ def _check(chunk: GroupChunk, ref: InputRef) -> None:
             [rows, functions],
             [len(c) for c in (p.function, p.beta, p.mu, p.sigma, p.total_us, p.exclusive_us, p.p50_us, p.p99_us, p.max_us)],
         ),
-        "steps": ([s.row], [rows], [len(c) for c in (s.step, s.start_us, s.duration_us, *s.phases_us.values())]),
+        "steps": ([s.row], [rows], [len(s.step), len(s.start_us), len(s.duration_us), *map(len, s.phases_us.values())]),
         "executions": (
             [e.row, e.slot],
             [rows, slots],
