@@ -93,6 +93,8 @@ def _ranked(measures: Measures, found: list[Finding], slow: Ints) -> list[Findin
 def _confidence(measures: Measures, finding: Finding, explains: float, slow: Ints) -> float:
     """From the share explained, the steps that agree, how far out the culprit is, the source of the roles, and coverage."""
     frame, settings = measures.frame, measures.settings
+    if finding.cls == "unknown":
+        return settings.accuse_confidence  # it accuses nobody: just enough to be said
     rows = np.flatnonzero(np.isin(frame.ranks, finding.ranks))
     share = measures.share(finding.gain_us)
     size = min(1.0, share / (2.0 * settings.min_effect))
