@@ -31,6 +31,8 @@ class ClosedClass:
     expected: RankRanges
     closed_by: ClosedBy
     members: Sequence[Member]
+    sizes: Sequence[int]
+    """Bytes that each of ``members`` takes, packed."""
     offsets: tuple[int, ...]
     """Offsets in ``summaries`` of everything that went in, ascending."""
     partition: int
@@ -41,10 +43,10 @@ def chunk_messages(closed: ClosedClass, max_bytes: int) -> list[GroupChunk]:
 
     Deterministic: the same class gives the same bytes. At least one chunk, also when nobody answered.
     """
-    members = [_bounded(member) for member in closed.members]
+    members = [_bounded(member, size) for member, size in zip(closed.members, closed.sizes, strict=True)]
     frame = _frame(closed, members)
     parts: list[GroupChunk] = []
-    rows = [member for member in members if not isinstance(member, SummaryError)]
+    rows = [(one, size) for one, size in zip(members, closed.sizes, strict=True) if not isinstance(one, SummaryError)]
     for slice_ in _packed(rows, max_bytes // 2):
         parts += _fitting(frame, slice_, max_bytes)
     if not parts:
@@ -73,21 +75,19 @@ def _frame(closed: ClosedClass, members: Sequence[Member]) -> GroupChunk:
     )
 
 
-def _bounded(member: Member) -> Member:
+def _bounded(member: Member, size: int) -> Member:
     """*member*, or the error that it is too large."""
-    size = len(msgspec.msgpack.encode(member))
     if size <= MAX_MEMBER_BYTES:
         return member
     error = f"its {type(member).__name__} takes {size} bytes, over the limit of {MAX_MEMBER_BYTES}"
     return SummaryError(who=member.who, error=error, ended_at_us=member.ended_at_us)
 
 
-def _packed(rows: list[Summary | StackEvidence], target_bytes: int) -> list[list[Summary | StackEvidence]]:
+def _packed(rows: list[tuple[Summary | StackEvidence, int]], target_bytes: int) -> list[list[Summary | StackEvidence]]:
     """Split *rows* by the size of the single messages, a guess that ``_fitting`` corrects."""
     slices: list[list[Summary | StackEvidence]] = []
     used = 0
-    for row in rows:
-        size = len(msgspec.msgpack.encode(row))
+    for row, size in rows:
         if not slices or used + size > target_bytes:
             slices.append([])
             used = 0

@@ -237,12 +237,13 @@ class GroupCore:
         self._closed[key] = None
         if len(self._closed) > CLOSED_REMEMBERED:
             self._closed.popitem(last=False)
-        members = [_unpack(one.held[rank]) for rank in sorted(one.held)]
+        held = [one.held[rank] for rank in sorted(one.held)]
         closed = ClosedClass(
             expectation=one.expectation,
             expected=one.expected,
             closed_by=closed_by,
-            members=members,
+            members=[_unpack(packed) for packed in held],
+            sizes=[len(packed) for packed in held],
             offsets=tuple(sorted(one.offsets)),
             partition=one.partition,
         )

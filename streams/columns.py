@@ -124,22 +124,22 @@ def _worker(summary: Summary) -> Worker:
 
 
 def _add_patterns(into: PatternColumns, row: int, summary: Summary, functions: _Index[tuple[str, str, str, str]]) -> None:
-    stacks = summary.stacks
-    for f in summary.functions:
-        stack = stacks[f.stack] if 0 <= f.stack < len(stacks) else ""
-        into.row.append(row)
-        into.function.append(functions.number((f.name, f.category, stack, f.resource)))
-        into.beta.append(f.beta)
-        into.mu.append(f.mu)
-        into.sigma.append(f.sigma)
-        into.count.append(f.count)
-        into.total_us.append(f.total_us)
-        into.exclusive_us.append(f.exclusive_us)
-        into.p50_us.append(f.p50_us)
-        into.p90_us.append(f.p90_us)
-        into.p99_us.append(f.p99_us)
-        into.max_us.append(f.max_us)
-        into.var_us2.append(f.var_us2)
+    stacks, mine = summary.stacks, summary.functions
+    into.row.extend([row] * len(mine))
+    into.function.extend(
+        [functions.number((f.name, f.category, stacks[f.stack] if 0 <= f.stack < len(stacks) else "", f.resource)) for f in mine]
+    )
+    into.beta.extend([f.beta for f in mine])
+    into.mu.extend([f.mu for f in mine])
+    into.sigma.extend([f.sigma for f in mine])
+    into.count.extend([f.count for f in mine])
+    into.total_us.extend([f.total_us for f in mine])
+    into.exclusive_us.extend([f.exclusive_us for f in mine])
+    into.p50_us.extend([f.p50_us for f in mine])
+    into.p90_us.extend([f.p90_us for f in mine])
+    into.p99_us.extend([f.p99_us for f in mine])
+    into.max_us.extend([f.max_us for f in mine])
+    into.var_us2.extend([f.var_us2 for f in mine])
 
 
 def _add_steps(into: StepColumns, row: int, summary: Summary) -> None:
@@ -156,15 +156,22 @@ def _add_executions(into: ExecutionColumns, row: int, slot_number: int, slot: Sl
     n = min(len(slot.step), len(slot.start_us), len(slot.duration_us))
     numbered = len(slot.seq) >= n
     exposed = slot.exposed_us if len(slot.exposed_us) >= n else slot.duration_us
+    into.row.extend([row] * n)
+    into.slot.extend([slot_number] * n)
+    into.step.extend(slot.step[:n])
+    into.start_us.extend(slot.start_us[:n])
+    into.duration_us.extend(slot.duration_us[:n])
+    into.exposed_us.extend(exposed[:n])
+    into.occurrence.extend(slot.seq[:n] if numbered else _occurrences(slot.step[:n]))
+
+
+def _occurrences(steps: list[int]) -> list[int]:
+    """How many times each step stood before in *steps*."""
+    if len(set(steps)) == len(steps):
+        return [0] * len(steps)
     seen: dict[int, int] = {}
-    for i in range(n):
-        step = slot.step[i]
-        index = seen.get(step, 0)
-        seen[step] = index + 1
-        into.row.append(row)
-        into.slot.append(slot_number)
-        into.step.append(step)
-        into.start_us.append(slot.start_us[i])
-        into.duration_us.append(slot.duration_us[i])
-        into.exposed_us.append(exposed[i])
-        into.occurrence.append(slot.seq[i] if numbered else index)
+    out = []
+    for step in steps:
+        out.append(seen.get(step, 0))
+        seen[step] = out[-1] + 1
+    return out
