@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from eroica.localizer.frame import Floats, Ints, Pauses, Readings
-from eroica.localizer.packed import PATTERN_FLOATS, PackedChunk, PackedExecutions, Workers
+from eroica.localizer.packed import PATTERN_FLOATS, PackedChunk, PackedExecutions, PackedSlots, Workers
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.groups import (
     CommunicatorName,
@@ -133,8 +133,10 @@ def _patterns(rng: np.random.Generator, own: Floats, window_us: float) -> dict[s
     noise = rng.uniform(0.95, 1.05, (4, n, FUNCTIONS))
     columns = {
         "beta": (exclusive / window_us).round(6), "mu": (0.7 * noise[0]).round(5), "sigma": (0.1 * noise[1]).round(5),
-        "total_us": (exclusive * 1.1).round(1), "exclusive_us": exclusive.round(1),
-        "p50_us": (exclusive / 300 * noise[2]).round(2), "p99_us": (exclusive / 200 * noise[3]).round(2), "max_us": (exclusive / 100).round(2),
+        "total_us": (exclusive * 1.1).round(1),
+        "exclusive_us": exclusive.round(1),
+        "p50_us": (exclusive / 300 * noise[2]).round(2),
+        "p99_us": (exclusive / 200 * noise[3]).round(2), "max_us": (exclusive / 100).round(2),
     }  # fmt: skip
     return {
         "functions": _NAMES,
@@ -173,12 +175,7 @@ def _collectives(stage: int, each: int, rows: slice, start: Floats, took: Floats
         CommunicatorName(name=f"dp{stage}.{t}", kind="DATA_PARALLEL_GROUP", backend="nccl", size=each // TENSOR)
         for t in range(TENSOR)
     ]
-    tensor = [SlotName(communicator=g, op="all_reduce", index=i, bytes=2**24) for g in range(groups) for i in range(2)]
-    data = [
-        SlotName(communicator=groups + t, op=op, index=0, bytes=2**28)
-        for t in range(TENSOR)
-        for op in ("reduce_scatter", "all_gather")
-    ]
+    shared, tensor = np.arange(TENSOR), np.arange(groups)
     row = np.arange(n)
     mine = np.stack(
         (row // TENSOR * 2, row // TENSOR * 2 + 1, 2 * groups + row % TENSOR * 2, 2 * groups + row % TENSOR * 2 + 1), axis=1
@@ -186,7 +183,13 @@ def _collectives(stage: int, each: int, rows: slice, start: Floats, took: Floats
     shape = (n, STEPS, 4)
     return {
         "communicators": communicators,
-        "slots": [*tensor, *data],
+        "slots": PackedSlots(
+            communicator=np.concatenate((np.repeat(tensor, 2), np.repeat(groups + shared, 2))),
+            op=np.concatenate((np.full(2 * groups, 1), np.tile([2, 0], TENSOR))),
+            ops=["all_gather", "all_reduce", "reduce_scatter"],
+            index=np.concatenate((np.tile([0, 1], groups), np.zeros(2 * TENSOR, np.int64))),
+            bytes=np.concatenate((np.full(2 * groups, 2**24), np.full(2 * TENSOR, 2**28))),
+        ),
         "executions": PackedExecutions(
             row=np.repeat(row, STEPS * 4),
             slot=np.broadcast_to(mine[:, None, :], shape).reshape(-1),
@@ -224,7 +227,13 @@ def message(part: PackedChunk) -> GroupChunk:
             duration_us=part.step_us.tolist(), phases_us={name: column.tolist() for name, column in part.phases_us.items()},
         ),
         communicators=part.communicators,
-        slots=part.slots,
+        slots=[
+            SlotName(communicator=c, op=part.slots.ops[op], index=index, bytes=size)
+            for c, op, index, size in zip(
+                part.slots.communicator.tolist(), part.slots.op.tolist(), part.slots.index.tolist(), part.slots.bytes.tolist(),
+                strict=True,
+            )
+        ],
         executions=ExecutionColumns(
             row=e.row.tolist(), slot=e.slot.tolist(), step=e.step.tolist(), start_us=e.start_us.tolist(),
             duration_us=e.duration_us.tolist(), exposed_us=e.exposed_us.tolist(), occurrence=e.occurrence.tolist(),

@@ -5,8 +5,8 @@
 
 Real processes of group and localize; summaries of a simulated job with a slow host. ``last one``: all summaries but one are there
 and dealt with, and the last one comes. ``burst``: all summaries are sent as fast as the broker takes them, so what queues up is
-in it. The parts *group* and *localize* are what the same cores take for the same messages in this process, without a broker; what is
-left of the way between two topics is *transport*: clients, broker, batching, commits.
+in it. The parts *group* and *localize* are what the same cores take for the same messages in this process, without a broker; what
+is left of the way between two topics is *transport*: clients, broker, batching, commits.
 """
 
 from __future__ import annotations

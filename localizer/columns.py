@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -10,13 +11,27 @@ import numpy as np
 import numpy.typing as npt
 
 from eroica.localizer.frame import Executions, Floats, Ints, Pauses, Readings
-from eroica.localizer.numbering import numbered, stable_order
+from eroica.localizer.numbering import first_seen, heads_of, numbered, stable_order
 from eroica.localizer.packed import PATTERN_FLOATS, PackedChunk
 from eroica.schemas.groups import CommunicatorName, FunctionName
-from eroica.schemas.ranks import parse_ranks
+from eroica.schemas.ranks import RankRanges
 
-SlotKey = tuple[int, str, int, str]
-"""Communicator, operation, index, and side of a pair."""
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """What is done where in a step: columns over the slots."""
+
+    communicator: Ints
+    op: Ints
+    index: Ints
+    side: Ints
+    """Of a pair: whether it was a send or a receive, as its operation's number; else -1."""
+
+    def and_then(self, other: _Slots) -> _Slots:
+        """Both, one after the other."""
+        mine = (self.communicator, self.op, self.index, self.side)
+        theirs = (other.communicator, other.op, other.index, other.side)
+        return _Slots(*(np.concatenate(columns) for columns in zip(mine, theirs, strict=True)))
 
 
 class _Rows:
@@ -61,8 +76,6 @@ class Stacked:
             for name in sorted({name for p in parts for name in p.phases_us})
         }
         self.communicators: list[CommunicatorName] = []
-        self._slot_key: list[tuple[int, str, int]] = []
-        self._slot_bytes: list[int] = []
         self._slot_of = self._number_slots(parts)
         self._parts, self._rows = parts, rows
         self.pauses, self.metrics = _pauses(parts, rows), _readings(parts, rows)
@@ -70,26 +83,24 @@ class Stacked:
     def _number_slots(self, parts: Sequence[PackedChunk]) -> list[Ints]:
         """The common number of each part's slots."""
         communicators: dict[tuple[str, str], int] = {}
-        slots: dict[tuple[int, str, int], int] = {}
-        out = []
+        of_slot = []
         for part in parts:
-            of_communicator = []
+            own = []
             for c in part.communicators:
                 number = communicators.setdefault((c.name, c.ranks), len(self.communicators))
                 if number == len(self.communicators):
                     self.communicators.append(c)
-                of_communicator.append(number)
-            of_slot = []
-            for s in part.slots:
-                key = (of_communicator[s.communicator], s.op, s.index)
-                number = slots.setdefault(key, len(self._slot_key))
-                if number == len(self._slot_key):
-                    self._slot_key.append(key)
-                    self._slot_bytes.append(0)
-                self._slot_bytes[number] = max(self._slot_bytes[number], s.bytes)
-                of_slot.append(number)
-            out.append(_ints(of_slot))
-        return out
+                own.append(number)
+            of_slot.append(_ints(own)[part.slots.communicator] if own else part.slots.communicator)
+        tables = [part.slots for part in parts]
+        ops, self._ops = _renamed([(t.op, t.ops) for t in tables])
+        communicator, op = np.concatenate(of_slot), np.concatenate(ops)
+        index, size = np.concatenate([t.index for t in tables]), np.concatenate([t.bytes for t in tables])
+        number, first = first_seen(communicator, op, index)
+        self._slots = _Slots(communicator[first], op[first], index[first], np.full(first.size, -1, np.int64))
+        self._slot_bytes = np.zeros(max(first.size, 1), np.int64)
+        np.maximum.at(self._slot_bytes, number, size)
+        return np.split(number, np.cumsum([t.op.size for t in tables])[:-1])
 
     def executions(self, ranks: Ints, cls: Ints) -> tuple[Executions, list[str]]:
         """Entries in the order of worker, step and start, with instances, kinds and places numbered, and the kinds in words.
@@ -111,67 +122,65 @@ class Stacked:
         if order is not None:
             row, slot, step, start = row[order], slot[order], step[order], start[order]
         occurrence = ordered((t.occurrence for t in tables), np.int64)
-        # Slots by what their members share; the last one stands for a frame without any.
-        keys = [(c, op, index, "") for c, op, index in self._slot_key]
-        size = np.array(self._slot_bytes or [0], dtype=np.int64)[slot]
-        shared, slot = self._pairs(ranks, row, slot, keys)
-        kinds: dict[tuple[str, str, str, int], int] = {}
-        kind_of, place_of, communicator_of = (np.zeros(max(len(shared), 1), np.int64) for _ in range(3))
-        places: dict[tuple[str, str, str, int, str], int] = {}
-        for number, (communicator, op, index, side) in enumerate(shared):
-            c = self.communicators[communicator]
-            what = (c.kind or c.name, c.backend, op, index)
-            kind_of[number] = kinds.setdefault(what, len(kinds))
-            place_of[number] = places.setdefault((*what, side), len(places))
-            communicator_of[number] = communicator
-        met: dict[tuple[int, str, int], int] = {}
-        meeting = np.array([met.setdefault(key[:3], len(met)) for key in shared] or [0], dtype=np.int64)
+        size = self._slot_bytes[slot]
+        slots, slot, ops = self._pairs(ranks, row, slot)
+        identities: dict[tuple[str, str], int] = {}
+        identity = _ints(identities.setdefault((c.kind or c.name, c.backend), len(identities)) for c in self.communicators)
+        kind, kinds = first_seen(identity[slots.communicator], slots.op, slots.index)
+        place, _ = first_seen(kind, slots.side)
+        meeting, _ = first_seen(slots.communicator, slots.op, slots.index)
         entries = Executions(
             row=row,
             step=step,
-            communicator=communicator_of[slot],
+            communicator=slots.communicator[slot],
             instance=numbered(meeting[slot], step, occurrence)[0],
-            kind=kind_of[slot],
-            place=numbered(cls[row] if row.size else row, place_of[slot], occurrence)[0],
+            kind=kind[slot],
+            place=numbered(cls[row] if row.size else row, place[slot], occurrence)[0],
             bytes=size,
             start_us=start,
             duration_us=ordered(t.duration_us for t in tables),
             exposed_us=ordered(t.exposed_us for t in tables),
         )
-        return entries, [f"{op} {index}" for _, _, op, index in kinds]
+        told = zip(slots.op[kinds].tolist(), slots.index[kinds].tolist(), strict=True)
+        return entries, [f"{ops[op]} {index}" for op, index in told]
 
-    def _pairs(self, ranks: Ints, row: Ints, slot: Ints, keys: list[SlotKey]) -> tuple[list[SlotKey], Ints]:
-        """Sends and receives between two ranks under one key: the k-th sent one way is the k-th received at the other end.
+    def _pairs(self, ranks: Ints, row: Ints, slot: Ints) -> tuple[_Slots, Ints, list[str]]:
+        """Sends and receives between two ranks under one slot: the k-th sent one way is the k-th received at the other end.
 
-        :returns: keys (communicator, operation, index, side), and the key of each entry.
+        :returns: slots, the one of each entry, and operations by their number.
         """
-        ends: dict[int, int] = {}
-        for number, c in enumerate(self.communicators):
-            if c.size == 2 and c.ranks and (pair := parse_ranks(c.ranks)).size == 2:
-                ends[number] = int(pair[0])
-        wanted = [n for n, (c, op, *_) in enumerate(keys) if op in ("send", "recv") and c in ends]
-        if not wanted or row.size == 0:
-            return keys, slot
-        low = np.full(len(keys), -1, np.int64)
-        low[wanted] = [ends[keys[n][0]] for n in wanted]
+        slots, ops = self._slots, [*self._ops, "send up", "send down"]
+        up, down = len(ops) - 2, len(ops) - 1
+        sends = np.isin(slots.op, [i for i, op in enumerate(self._ops) if op == "send"])
+        both = sends | np.isin(slots.op, [i for i, op in enumerate(self._ops) if op == "recv"])
+        lower_end = np.full(len(self.communicators), -1, np.int64)
+        for number in np.unique(slots.communicator[both]).tolist():
+            c = self.communicators[number]
+            if c.size == 2 and len(pair := RankRanges.parse(c.ranks)) == 2:
+                lower_end[number] = pair.firsts[0]
+        low = np.where(both, lower_end[slots.communicator], -1)
+        if row.size == 0 or not (low >= 0).any():
+            return slots, slot, ops
         lowest = low[slot]
         at = np.flatnonzero(lowest >= 0)
         code = slot[at] * 2 + (ranks[row[at]] == lowest[at])
-        seen = np.zeros(2 * len(keys), np.bool_)
+        seen = np.zeros(2 * low.size, np.bool_)
         seen[code] = True
-        found = np.flatnonzero(seen).tolist()
-        out, of_code = list(keys), np.zeros(2 * len(keys), np.int64)
-        order: dict[tuple[int, str, bool], int] = {}
-        for one in sorted(found, key=lambda one: (keys[one // 2][:3], one % 2)):
-            communicator, op, _, _ = keys[one // 2]
-            lower = bool(one % 2)
-            k = order.get((communicator, op, lower), 0)
-            order[communicator, op, lower] = k + 1
-            of_code[one] = len(out)
-            out.append((communicator, "send up" if (op == "send") == lower else "send down", k, op))
+        found = np.flatnonzero(seen)
+        of, lower = found // 2, found % 2
+        order = np.lexsort((lower, slots.index[of], slots.op[of], slots.communicator[of]))
+        found, of, lower = found[order], of[order], lower[order]
+        way, _ = numbered(slots.communicator[of], slots.op[of], lower)
+        together = stable_order(way)
+        heads = heads_of(way[together])
+        before = np.empty(found.size, np.int64)
+        before[together] = np.arange(found.size) - np.repeat(heads, np.diff(np.append(heads, found.size)))
+        of_code = np.zeros(2 * low.size, np.int64)
+        of_code[found] = low.size + np.arange(found.size)
         moved = slot.copy()
         moved[at] = of_code[code]
-        return out, moved
+        added = _Slots(slots.communicator[of], np.where(sends[of] == (lower == 1), up, down), before, slots.op[of])
+        return slots.and_then(added), moved, ops
 
 
 def _in_order(row: Ints, step: Ints, start: Floats, slot: Ints) -> Ints | None:

@@ -59,6 +59,17 @@ def numbered(*columns: Ints) -> tuple[Ints, int]:
     return _dense(key, span)
 
 
+def first_seen(*columns: Ints) -> tuple[Ints, Ints]:
+    """Equal tuples get equal numbers, from 0 in the order in which they first stand there; and where each does so first."""
+    number, count = numbered(*columns)
+    first = np.empty(count, dtype=np.int64)
+    first[number[::-1]] = np.arange(number.size)[::-1]
+    order = np.argsort(first)
+    place = np.empty(count, dtype=np.int64)
+    place[order] = np.arange(count)
+    return place[number], first[order]
+
+
 def _dense(key: Ints, span: int) -> tuple[Ints, int]:
     if span <= _SPARSE * key.size:
         seen = np.zeros(span, dtype=np.bool_)

@@ -18,7 +18,6 @@ from eroica.schemas.groups import (
     MetricColumns,
     PatternColumns,
     PauseColumns,
-    SlotName,
     StepColumns,
 )
 
@@ -37,6 +36,18 @@ class Workers:
     """Whether its profile started late."""
     ended_at_us: Ints
     """Event time of the end of its window."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSlots:
+    """One entry a slot; ``communicator`` counts those of the chunk."""
+
+    communicator: Ints
+    op: Ints
+    """Index into ``ops``."""
+    ops: list[str]
+    index: Ints
+    bytes: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,7 @@ class PackedChunk:
     step_start_us: Floats
     phases_us: dict[str, Floats]
     communicators: list[CommunicatorName]
-    slots: list[SlotName]
+    slots: PackedSlots
     executions: PackedExecutions
     pauses: Pauses
     readings: Readings
@@ -112,7 +123,12 @@ def pack(chunk: GroupChunk) -> PackedChunk:
         step_start_us=_floats(s.start_us),
         phases_us={name: _floats(column) for name, column in s.phases_us.items()},
         communicators=chunk.communicators,
-        slots=chunk.slots,
+        slots=PackedSlots(
+            _ints([slot.communicator for slot in chunk.slots]),
+            *coded([slot.op for slot in chunk.slots]),
+            _ints([slot.index for slot in chunk.slots]),
+            _ints([slot.bytes for slot in chunk.slots]),
+        ),
         executions=PackedExecutions(
             row=row[order],
             slot=_ints(e.slot)[order],
