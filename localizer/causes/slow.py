@@ -9,7 +9,7 @@ from eroica.localizer.causes.places import places
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, stable_order
-from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, few_samples, lower_median
+from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, Bools, few_samples, lower_median
 from eroica.localizer.profile import function_evidence, grown_functions
 from eroica.localizer.robust import MAD_TO_SIGMA
 from eroica.schemas.verdicts import Evidence
@@ -17,6 +17,8 @@ from eroica.schemas.verdicts import Evidence
 RULE = "eroica/own-time"
 EQUAL_EXCESS = 0.25
 """A further culprit is at least this share as slow as the slowest, or gives back enough by itself."""
+GROSS, GROSS_GAP = 0.5, 3.0
+"""Slower than usual by this share of the usual own time, by half of that in each step, and so many times as far out as any peer."""
 FUNCTION_SHARE = 0.10
 """A function is named if it makes up at least this share of the excess."""
 RELEASED = 0.25
@@ -28,7 +30,7 @@ def slow_rows(measures: Measures) -> Ints:
     own, settings = measures.own, measures.settings
     least = settings.min_effect * measures.step_us
     z = np.maximum(own.z, _host_z(measures))
-    out = np.flatnonzero(own.comparable & (z >= own.limit) & (own.excess_us >= least))
+    out = np.flatnonzero(own.comparable & ((z >= own.limit) | _gross(measures)) & (own.excess_us >= least))
     out = out[_released(measures, out)]
     if out.size == 0:
         return out
@@ -53,6 +55,24 @@ def find_slow(measures: Measures, rows: Ints) -> list[Finding]:
         _finding(measures, mine, rows, hosts, gain * excess / sum(slowest))
         for (mine, hosts), excess in zip(where, slowest, strict=True)
     ]
+
+
+def _gross(measures: Measures) -> Bools:
+    """Who is so much slower than all its peers, in every step, that no spread of so few of them is needed to see it."""
+    own, frame = measures.own, measures.frame
+    out = np.zeros(frame.size, dtype=np.bool_)
+    if own.steps.size < 2:
+        return out
+    apart = (own.own_us - own.usual_us).min(axis=1)
+    usual = np.median(own.usual_us, axis=1)
+    far = (own.excess_us >= GROSS * usual) & (apart >= 0.5 * GROSS * usual)
+    for role in np.unique(frame.cls[far]).tolist():
+        rows = np.flatnonzero(frame.cls == role)
+        rest = rows[~far[rows]]
+        if rest.size > rows.size / 2:
+            nearest = max(float(own.excess_us[rest].max()), 0.0)
+            out[rows] = far[rows] & (own.excess_us[rows] >= GROSS_GAP * nearest)
+    return out
 
 
 def _host_z(measures: Measures) -> Floats:
