@@ -18,7 +18,7 @@ RULE = "eroica/own-time"
 EQUAL_EXCESS = 0.25
 """A further culprit is at least this share as slow as the slowest, or gives back enough by itself."""
 GROSS, GROSS_GAP = 0.5, 3.0
-"""Slower than usual by this share of the usual own time, by half of that in each step, and so many times as far out as any peer."""
+"""Slower than usual by this share of it, by half of that in each step, and so many times as far out as any other peer."""
 FUNCTION_SHARE = 0.10
 """A function is named if it makes up at least this share of the excess."""
 RELEASED = 0.25
