@@ -17,7 +17,7 @@ from eroica.schemas.verdicts import Evidence
 RULE = "eroica/own-time"
 EQUAL_EXCESS = 0.25
 """A further culprit is at least this share as slow as the slowest, or gives back enough by itself."""
-GROSS, GROSS_GAP = 0.5, 3.0
+GROSS, GROSS_GAP = 1.0, 3.0
 """Slower than usual by this share of it, by half of that in each step, and so many times as far out as any other peer."""
 FUNCTION_SHARE = 0.10
 """A function is named if it makes up at least this share of the excess."""
@@ -83,7 +83,7 @@ def _host_z(measures: Measures) -> Floats:
     if len(hosts) < MIN_PEERS or own.steps.size == 0:
         return out
     beyond = own.own_us - own.usual_us
-    for role in np.unique(frame.cls).tolist():
+    for role in frame.roles:
         mine = np.flatnonzero(frame.cls == role)
         mine = mine[stable_order(host_of[mine])]
         several = np.bincount(host_of[mine], minlength=len(hosts))[host_of[mine]] > 1
