@@ -205,7 +205,7 @@ def _pauses(parts: Sequence[PackedChunk], rows: Sequence[Ints]) -> Pauses:
         joined.row, joined.join(what, np.int64), joined.join((t.counts for t in tables), np.int64),
         joined.join(t.total_us for t in tables), joined.join(t.max_us for t in tables),
     ]  # fmt: skip
-    order = np.lexsort(columns[::-1])
+    order = _by_name(joined.row, columns[1], len(kinds), *columns[2:])
     row, code, count, total, longest = (column[order] for column in columns)
     return Pauses(row, code, kinds, count, total, longest)
 
@@ -215,8 +215,16 @@ def _readings(parts: Sequence[PackedChunk], rows: Sequence[Ints]) -> Readings:
     joined = _Rows((t.row for t in tables), rows)
     name, names = _renamed([(t.name, t.names) for t in tables])
     row, code, mean = joined.row, joined.join(name, np.int64), joined.join(t.mean for t in tables)
-    order = np.lexsort((mean, code, row))
+    order = _by_name(row, code, len(names), mean)
     return Readings(row[order], code[order], names, mean[order])
+
+
+def _by_name(row: Ints, code: Ints, codes: int, *values: npt.NDArray[Any]) -> Ints:
+    """The order by row, code and values; entries of a row stand together, mostly one a code."""
+    key = row * codes + code
+    order = np.argsort(key, kind="stable")
+    ranked = key[order]
+    return np.lexsort((*values[::-1], key)) if bool((ranked[1:] == ranked[:-1]).any()) else order
 
 
 def _renamed(tables: Sequence[tuple[Ints, list[str]]]) -> tuple[list[Ints], list[str]]:

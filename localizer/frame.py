@@ -186,6 +186,12 @@ class Frame:
         return self.size / self.expected.size if self.expected.size else 0.0
 
     @cached_property
+    def roles(self) -> list[int]:
+        """Classes that have workers, ascending."""
+        found: list[int] = np.flatnonzero(np.bincount(self.cls)).tolist()
+        return found
+
+    @cached_property
     def host_of(self) -> tuple[Ints, list[str]]:
         """Each row's host as an index, and the hosts by their first row."""
         names = list(dict.fromkeys(self.hosts))

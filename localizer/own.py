@@ -121,7 +121,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
     spread, excess, z, between, few = (np.zeros(n) for _ in range(5))
     comparable = np.zeros(n, dtype=np.bool_)
     limit = np.full(n, max(least_z, -NormalDist().inv_cdf(FALSE_ALARMS / max(n, 1))))
-    for role in np.unique(frame.cls).tolist() if steps.size else []:
+    for role in frame.roles if steps.size else []:
         rows = np.flatnonzero(frame.cls == role)
         then = past.own_us.get(frame.classes[role], 0.0) if past else 0.0
         reference = _as_before(own[rows], then)

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from eroica.localizer.frame import Floats, Frame, Ints
-from eroica.localizer.numbering import distinct
+from eroica.localizer.numbering import distinct, first_seen, heads_of, stable_order
 
 UNKNOWN_MICRO_BATCHES = 8
 """Taken where a pipeline's sends are not told one by one."""
@@ -43,9 +43,19 @@ class StepModel:
 
     def stage_times(self, own: Floats) -> Floats:
         """Slowest of *own*, shape (n, s), by replica, stage and step: shape (replicas, stages, s); 0 where nobody is known."""
+        order, heads, cell = self._by_cell
         out = np.zeros((int(self.replica.max(initial=0)) + 1, self.stages, own.shape[1]))
-        np.maximum.at(out, (self.replica, self.stage), own)
+        if heads.size:
+            out.reshape(-1, own.shape[1])[cell] = np.maximum(np.maximum.reduceat(own[order], heads, axis=0), 0.0)
         return out
+
+    @cached_property
+    def _by_cell(self) -> tuple[Ints, Ints, Ints]:
+        """Workers by replica and stage, where each such cell begins among them, and its number."""
+        cell = self.replica * self.stages + self.stage
+        order = stable_order(cell)
+        heads = heads_of(cell[order])
+        return order, heads, cell[order[heads]]
 
     def step_us(self, parts: Floats) -> Floats:
         """Length of each step, shape (s,), for own times of shape (2, n, s)."""
@@ -68,11 +78,18 @@ def step_model(frame: Frame) -> StepModel:
     named = [_STAGE_CLASS.match(name) for name in frame.classes]
     of_class = [int(match.group(1)) if match else 0 for match in named]
     stage, number = np.zeros(frame.size, np.int64), np.zeros(frame.size, np.int64)
-    keys: dict[tuple[int, ...], int] = {}
-    for row, (known, cls) in enumerate(zip(frame.coords, frame.cls.tolist(), strict=True)):
-        stage[row] = next((known[k] for k in _STAGE if k in known), of_class[cls])
-        mine = tuple([known[k] for k in _REPLICA if k in known])
-        number[row] = keys.setdefault(mine or ((-1,) if known else (-1, row)), len(keys))
+    axes = {tuple(known) for known in frame.coords}
+    if len(axes) == 1 and (told := [k for k in _REPLICA if k in next(iter(axes))]):
+        # Most jobs: all workers know the same axes.
+        along = next((k for k in _STAGE if k in next(iter(axes))), None)
+        stage = np.array([c[along] for c in frame.coords] if along else [of_class[c] for c in frame.cls.tolist()], dtype=np.int64)
+        number, _ = first_seen(*(np.array([c[axis] for c in frame.coords], dtype=np.int64) for axis in told))
+    else:
+        keys: dict[tuple[int, ...], int] = {}
+        for row, (known, cls) in enumerate(zip(frame.coords, frame.cls.tolist(), strict=True)):
+            stage[row] = next((known[k] for k in _STAGE if k in known), of_class[cls])
+            mine = tuple([known[k] for k in _REPLICA if k in known])
+            number[row] = keys.setdefault(mine or ((-1,) if known else (-1, row)), len(keys))
     stage = distinct(stage)[1]
     return StepModel(stage, number, _micro_batches(frame, stage))
 

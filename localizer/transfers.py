@@ -132,7 +132,8 @@ def _distinct_by(group: Ints, value: Ints, groups: int) -> Ints:
 
 def weighted_medians(group: Ints, values: Floats, weights: Floats) -> tuple[Ints, Floats]:
     """Groups that occur, ascending, and the weighted median of each."""
-    order = np.lexsort((values, group))
+    order = np.argsort(values, kind="stable")
+    order = order[stable_order(group[order])]
     group, values, weights = group[order], values[order], weights[order]
     heads = np.flatnonzero(np.diff(group, prepend=-1))
     ends = np.append(heads[1:], group.size) - 1

@@ -21,7 +21,10 @@ def places(rows: Ints, by_host: dict[str, list[int]]) -> list[tuple[Ints, list[s
     hosts = sorted(
         host
         for host, mine in by_host.items()
-        if len(by_host) > 1 and len(mine) > 1 and sum(row in guilty for row in mine) > len(mine) / 2
+        if len(by_host) > 1
+        and len(mine) > 1
+        and not guilty.isdisjoint(mine)
+        and sum(row in guilty for row in mine) > len(mine) / 2
     )
     on_hosts = np.array(sorted(row for host in hosts for row in by_host[host] if row in guilty), dtype=np.int64)
     alone = np.setdiff1d(rows, on_hosts)

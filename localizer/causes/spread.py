@@ -156,7 +156,7 @@ def _phases(measures: Measures, weight: Floats) -> dict[str, float]:
         inside = np.isin(frame.step, steps)
         table[frame.step_row[inside], np.searchsorted(steps, frame.step[inside])] = column[inside]
         usual = np.zeros_like(table)
-        for role in np.unique(frame.cls).tolist():
+        for role in frame.roles:
             rows = np.flatnonzero(frame.cls == role)
             usual[rows] = np.median(table[rows], axis=0)
         out[phase] = float(np.maximum(table - usual, 0.0)[late_rows, late_steps].sum())

@@ -35,7 +35,7 @@ def find_whole(measures: Measures) -> list[Finding]:
     none = np.zeros(usual.size)
     growth = measures.model.gain_us(np.stack((none, usual))[:, :, None], np.stack((none, then))[:, :, None])
     least = PROVEN * measures.settings.min_effect * measures.step_us
-    roles = np.array([float(np.median((usual - then)[frame.cls == c])) for c in np.unique(frame.cls).tolist()])
+    roles = np.array([float(np.median((usual - then)[frame.cls == c])) for c in frame.roles])
     if growth < least:
         return []
     if bool((roles < 0.5 * least).any()):

@@ -122,7 +122,7 @@ def _before(blame: Blame) -> list[str]:
 
 
 def _small_roles(frame: Frame) -> list[str]:
-    if any(int((frame.cls == c).sum()) < MIN_PEERS for c in np.unique(frame.cls)):
+    if any(int((frame.cls == c).sum()) < MIN_PEERS for c in frame.roles):
         return ["classes of fewer than three workers cannot be compared"]
     return []
 

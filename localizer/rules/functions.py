@@ -48,7 +48,7 @@ def excess_table(frame: Frame, settings: LocalizeSettings) -> tuple[Floats, Floa
     own = np.flatnonzero([f.category != WAITING_CATEGORY for f in frame.functions])
     step_us = float(np.median(frame.step_us)) if frame.step_us.size else 0.0
     everyone = exclusive_table(frame, np.arange(frame.size))[:, own]
-    for role in np.unique(frame.cls).tolist():
+    for role in frame.roles:
         rows = np.flatnonzero(frame.cls == role)
         if rows.size < MIN_PEERS:
             continue
