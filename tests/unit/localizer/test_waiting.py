@@ -20,7 +20,8 @@ def frame(*workers: list[tuple[int, float, float, float]]) -> Frame:
     rows = [(row, at, *execution) for row, executions in enumerate(workers) for at, execution in enumerate(executions)]
     row, instance, communicator, start, duration, exposed = (np.array(column) for column in zip(*rows, strict=True))
     executions = Executions(
-        row=row, step=np.zeros_like(row), communicator=communicator, instance=instance, kind=instance, place=instance, bytes=np.zeros_like(row),
+        row=row, step=np.zeros_like(row), communicator=communicator, instance=instance, kind=instance, place=instance,
+        bytes=np.zeros_like(row),
         start_us=start, duration_us=duration, exposed_us=exposed,
     )  # fmt: skip
     return replace(BLANK, executions=executions, communicators=BLANK.communicators * 2)
