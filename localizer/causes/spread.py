@@ -21,6 +21,8 @@ PROVEN = 2 / 3
 RESTLESS, RESTLESS_RATIO, RESTLESS_ALONE = 0.01, 1.5, 0.02
 """Unequal work spreads own times from step to step by this share, and so many times as much as in the healthy profile; without
 one by the last."""
+UNSEEN_PAST = 0.2
+"""Without a past, restless machines may do what unequal data does."""
 UNPROVEN = 0.08
 """Without a past that shows what chance does here, less of the step is not worth a word."""
 PAUSE_SHARE = 0.4
@@ -195,4 +197,5 @@ def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what:
         functions=[what] if cls == "software_pause" else [],
         evidence=evidence,
         gain_us=loss,
+        doubt=UNSEEN_PAST if cls == "data_imbalance" and measures.past is None else 0.0,
     )
