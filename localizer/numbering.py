@@ -54,7 +54,10 @@ def numbered(*columns: Ints) -> tuple[Ints, int]:
             if span * width >= 2**62:
                 shown, column = np.unique(column, return_inverse=True)
                 low, width = 0, shown.size
-        key = key * width + (column.reshape(-1) - low)
+        if width == 1:
+            continue
+        column = column.reshape(-1) - low if low else column.reshape(-1)
+        key = column if span == 1 else key * width + column
         span *= width
     return _dense(key, span)
 
