@@ -88,10 +88,10 @@ def paper_rule(parts: list[PackedChunk], functions: int) -> tuple[Ints, Ints]:
     return rows, columns
 
 
-def eroica_rule(parts: list[PackedChunk], advice: Advice) -> bytes:
+def eroica_rule(parts: list[PackedChunk], advice: Advice, *, release: bool = False) -> bytes:
     """The verdict as it stands on the topic; *advice* holds the playbook, which a service reads once."""
     settings = LocalizeSettings()
-    frame = build_frame(parts)
+    frame = build_frame(parts, release=release)
     return encode(make_verdict(frame, RULE_SETS[settings.rules](frame, settings, None), settings, advice))
 
 
@@ -111,15 +111,21 @@ def measure(workers: int, profile: bool) -> Result:
     gc.freeze()
     profiler = cProfile.Profile()
     wall, cpu = [], []
-    for take in range(3 if workers <= 100_000 else 1):
+    takes = 3 if workers <= 100_000 else 1
+    for take in range(takes):
         began, used = time.perf_counter(), time.process_time()
         if profile and take == 0:
             profiler.enable()
-        raw = eroica_rule(parts, advice)
+        # The service frees the columns on the way; here they are needed again where there is another take.
+        raw = eroica_rule(parts, advice, release=takes == 1)
         profiler.disable()
         wall.append(time.perf_counter() - began)
         cpu.append(time.process_time() - used)
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if takes == 1:
+        parts = []
+        gc.collect()
+        parts = job(workers)
     paper_wall, paper_cpu = [], []
     for _ in wall:
         began, used = time.perf_counter(), time.process_time()

@@ -52,10 +52,11 @@ class _Rows:
 class Stacked:
     """Tables of all chunks with common numbering."""
 
-    def __init__(self, parts: Sequence[PackedChunk], rows: Sequence[Ints]) -> None:
+    def __init__(self, parts: Sequence[PackedChunk], rows: Sequence[Ints], *, release: bool = False) -> None:
         """Stack *parts*.
 
         :param rows: of each part: its workers' rows in the frame, -1 for those that are left out.
+        :param release: free the parts' large tables on the way; they can be stacked this once.
         """
         functions: dict[FunctionName, int] = {}
         function_of = [_ints([functions.setdefault(f, len(functions)) for f in p.functions]) for p in parts]
@@ -66,6 +67,10 @@ class Stacked:
             (of[p.pattern_function] for of, p in zip(function_of, parts, strict=True)), np.int64
         )
         self.pattern: dict[str, Floats] = {name: patterns.join(p.pattern[name] for p in parts) for name in PATTERN_FLOATS}
+        self._release = release
+        if release:
+            for part in parts:
+                part.drop_patterns()
         steps = _Rows((p.step_row for p in parts), rows)
         self.step_row: Ints = steps.row
         self.step: Ints = steps.join((p.step for p in parts), np.int64)
@@ -122,6 +127,11 @@ class Stacked:
         if order is not None:
             row, slot, step, start = row[order], slot[order], step[order], start[order]
         occurrence = ordered((t.occurrence for t in tables), np.int64)
+        duration, exposed = ordered(t.duration_us for t in tables), ordered(t.exposed_us for t in tables)
+        if self._release:
+            tables.clear()
+            for part in self._parts:
+                part.drop_executions()
         size = self._slot_bytes[slot]
         slots, slot, ops = self._pairs(ranks, row, slot)
         identities: dict[tuple[str, str], int] = {}
@@ -138,8 +148,8 @@ class Stacked:
             place=numbered(cls[row] if row.size else row, place[slot], occurrence)[0],
             bytes=size,
             start_us=start,
-            duration_us=ordered(t.duration_us for t in tables),
-            exposed_us=ordered(t.exposed_us for t in tables),
+            duration_us=duration,
+            exposed_us=exposed,
         )
         told = zip(slots.op[kinds].tolist(), slots.index[kinds].tolist(), strict=True)
         return entries, [f"{ops[op]} {index}" for op, index in told]

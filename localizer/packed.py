@@ -21,6 +21,7 @@ from eroica.schemas.groups import (
     StepColumns,
 )
 
+_NONE: Ints = np.empty(0, np.int64)
 PATTERN_FLOATS = ("beta", "mu", "sigma", "total_us", "exclusive_us", "p50_us", "p99_us", "max_us")
 
 
@@ -50,7 +51,7 @@ class PackedSlots:
     bytes: Ints
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PackedExecutions:
     """As in the chunk, in the order of worker, step and start. Times in µs."""
 
@@ -63,7 +64,7 @@ class PackedExecutions:
     exposed_us: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PackedChunk:
     """The tables of a chunk as columns; ``row`` counts its workers. ``head`` is the chunk without its tables."""
 
@@ -83,6 +84,15 @@ class PackedChunk:
     executions: PackedExecutions
     pauses: Pauses
     readings: Readings
+
+    def drop_patterns(self) -> None:
+        """Free the large table of the functions."""
+        self.pattern, self.pattern_row, self.pattern_function = {}, _NONE, _NONE
+
+    def drop_executions(self) -> None:
+        """Free the large table of the executions."""
+        none = np.empty(0)
+        self.executions = PackedExecutions(_NONE, _NONE, _NONE, _NONE, none, none, none)
 
 
 def pack(chunk: GroupChunk) -> PackedChunk:
