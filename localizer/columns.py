@@ -101,11 +101,11 @@ class Stacked:
         ops, self._ops = _renamed([(t.op, t.ops) for t in tables])
         communicator, op = np.concatenate(of_slot), np.concatenate(ops)
         index, size = np.concatenate([t.index for t in tables]), np.concatenate([t.bytes for t in tables])
-        number, first = first_seen(communicator, op, index)
+        numbers, first = first_seen(communicator, op, index)
         self._slots = _Slots(communicator[first], op[first], index[first], np.full(first.size, -1, np.int64))
         self._slot_bytes = np.zeros(max(first.size, 1), np.int64)
-        np.maximum.at(self._slot_bytes, number, size)
-        return np.split(number, np.cumsum([t.op.size for t in tables])[:-1])
+        np.maximum.at(self._slot_bytes, numbers, size)
+        return np.split(numbers, np.cumsum([t.op.size for t in tables])[:-1])
 
     def executions(self, ranks: Ints, cls: Ints) -> tuple[Executions, list[str]]:
         """Entries in the order of worker, step and start, with instances, kinds and places numbered, and the kinds in words.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eroica.localizer.frame import Floats, Frame, Ints
-from eroica.localizer.numbering import distinct, heads_of, numbered, stable_order
+from eroica.localizer.numbering import distinct, heads_of, numbered, stable_order, sums
 from eroica.localizer.waiting import Waiting
 
 MAX_DEPTH = 4_096
@@ -51,7 +51,7 @@ def walk(frame: Frame, waiting: Waiting) -> Blame:
     if e.size == 0:
         return Blame(steps, waited, waited, 0.0, 0.0)
     cell = e.row * steps.size + column
-    waited = np.bincount(cell, waiting.wait_us, frame.size * steps.size).reshape(waited.shape)
+    waited = sums(cell, waiting.wait_us, kept.size).reshape(frame.size, steps.size)
     excess = np.maximum(waiting.own_us - _usual(frame, waiting.own_us, column), 0.0)
     amount = waiting.wait_us.copy()
     unexplained = before = 0.0
