@@ -132,7 +132,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         if rows.size < MIN_PEERS:
             continue
         apart = own[rows] - usual[rows] - _own_bias(frame, rows, past)
-        spread[rows], excess[rows], comparable[rows] = _noise(apart), lower_median(apart), True
+        spread[rows], excess[rows], comparable[rows] = _noise(apart), lasting_level(apart), True
         between[rows] = _lasting_spread(excess[rows][reference])
         few[rows] = int(reference.sum())
     known = comparable & np.isin(frame.ranks, list(past.own_by_rank) if past else [])
@@ -171,12 +171,9 @@ def _noise(apart: Floats) -> float:
     return MAD_TO_SIGMA * float(np.median(np.abs(apart - np.median(apart, axis=1)[:, None])))
 
 
-def lower_median(table: Floats) -> Floats:
-    """Value that most columns of each row reach; of an even number the lower of the two in the middle.
-
-    What happens in one of two steps does not last.
-    """
-    return np.asarray(np.sort(table, axis=1)[:, (table.shape[1] - 1) // 2])
+def lasting_level(table: Floats) -> Floats:
+    """Value that two thirds of the columns of each row reach: what happens in one of two or three steps does not last."""
+    return np.asarray(np.sort(table, axis=1)[:, (table.shape[1] - 1) // 3])
 
 
 def _own_bias(frame: Frame, rows: Ints, past: Past | None) -> Floats:

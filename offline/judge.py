@@ -8,6 +8,7 @@ import msgspec
 
 from eroica.localizer.core import LocalizerCore
 from eroica.localizer.judged import Watcher, nobody
+from eroica.offline.usable import usable
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.groups import GroupChunk
@@ -15,7 +16,7 @@ from eroica.schemas.ids import stable_id
 from eroica.schemas.outputs import InputRef
 from eroica.schemas.ranks import format_ranks
 from eroica.schemas.settings import EroicaSettings
-from eroica.schemas.summaries import CloseClass, Expectation, Summary
+from eroica.schemas.summaries import CloseClass, Expectation, Summary, SummaryError
 from eroica.schemas.verdicts import Verdict
 from eroica.streams.collect import GroupCore
 from eroica.topology.jobview import JobView
@@ -45,9 +46,9 @@ def judge(summaries: Sequence[Summary], settings: EroicaSettings, view: JobView,
     )
     names = sorted(request.classes)
     of_request = [msgspec.structs.replace(s, who=msgspec.structs.replace(s.who, request=request.request)) for s in summaries]
-    messages: list[Expectation | Summary | CloseClass] = [
+    messages: list[Expectation | Summary | SummaryError | CloseClass] = [
         *(Expectation(cls=name, ranks=request.classes[name], classes=names, request=request) for name in names),
-        *of_request,
+        *usable(of_request),
         *(CloseClass(job=request.job, request=request.request, cls=name, closed_by="deadline") for name in names),
     ]
     group, localizer = GroupCore(settings.group), LocalizerCore(settings.localize, watch=watch)

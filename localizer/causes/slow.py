@@ -9,7 +9,7 @@ from eroica.localizer.causes.places import places
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, stable_order
-from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, Bools, few_samples, lower_median
+from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, Bools, few_samples, lasting_level
 from eroica.localizer.profile import function_evidence, grown_functions
 from eroica.localizer.robust import MAD_TO_SIGMA
 from eroica.schemas.verdicts import Evidence
@@ -93,7 +93,7 @@ def _host_z(measures: Measures) -> Floats:
             continue
         size = np.diff(np.append(heads, mine.size))
         apart = np.add.reduceat(beyond[mine], heads, axis=0) / size[:, None]
-        level = lower_median(apart)
+        level = lasting_level(apart)
         between = MAD_TO_SIGMA * float(np.median(np.abs(level - np.median(level))))
         each = MAD_TO_SIGMA * float(np.median(np.abs(apart - level[:, None])))
         floor = FLOOR * float(np.median(own.usual_us[mine[: size[0]]])) * (1 + FLOOR_FEW / heads.size)
@@ -153,6 +153,6 @@ def _finding(measures: Measures, rows: Ints, culprits: Ints, hosts: list[str], g
         confidence=0.0,
         functions=[g.label for g in grown],
         evidence=evidence,
-        hosts=hosts or sorted({frame.hosts[row] for row in rows.tolist()}),
+        hosts=hosts or sorted({frame.hosts[row] for row in rows.tolist()} - {""}),
         gain_us=gain,
     )

@@ -61,7 +61,7 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
     what, share, who = _pause(measures, weight)
     # A pause stands in the way as a whole, wherever in the step it comes.
     longest = float(apart.max(axis=0, initial=0.0).mean())
-    if share >= EXPLAINED and longest >= least:
+    if share >= EXPLAINED and longest >= (least if what != "loader" else max(least, UNPROVEN * measures.step_us)):
         return [_finding(measures, "software_pause", who, max(loss, longest), what, share)]
     proven = measures.past is not None and slow.size == 0
     if loss < (PROVEN * least if proven else max(least, UNPROVEN * measures.step_us)):
@@ -136,8 +136,8 @@ def _pause(measures: Measures, weight: Floats) -> tuple[str, float, Ints]:
             continue
         longest = np.zeros(lost.size)
         np.maximum.at(longest, pauses.row[at], pauses.max_us[at])
-        # Everybody loads: what the others take as long is no reason to be late.
-        beyond = longest - np.median(longest) if what == "loader" else longest
+        # What the others take as long is no reason to be late; only collections come to each rank in its own time.
+        beyond = longest if what == "gc" else longest - np.median(longest)
         explained[what] = np.flatnonzero((lost > 0) & (beyond >= PAUSE_SHARE * lost))
     by_row = weight.sum(axis=1)
     whole = max(float(by_row.sum()), 1e-9)
@@ -197,5 +197,5 @@ def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what:
         functions=[what] if cls == "software_pause" else [],
         evidence=evidence,
         gain_us=loss,
-        doubt=UNSEEN_PAST if cls == "data_imbalance" and measures.past is None else 0.0,
+        doubt=UNSEEN_PAST if measures.past is None and (cls == "data_imbalance" or what == "loader") else 0.0,
     )

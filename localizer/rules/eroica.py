@@ -28,6 +28,12 @@ from eroica.schemas.settings import LocalizeSettings
 
 LESSER_SHARE = 0.15
 """A cause that gives back less than this share of what the first does is left out."""
+FEW_STEPS = {1: 0.55, 2: 0.85}
+"""By how much fewer than three steps lower the confidence."""
+UNEQUAL_STEPS = 1.3
+"""Ranks of one job that keep step do not differ by more in the length of their steps."""
+UNSEEN_WAIT = 0.3
+"""Where ranks are missing and the others wait for this share of the step, it may be the missing ones that they wait for."""
 SEEN_SHARE, MAX_SEEN = 0.10, 4
 """Who causes less of the waiting is not worth a note; so many notes."""
 
@@ -51,12 +57,18 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     found = [*own_time, *links]
     # What all ranks do alike makes nobody wait: it counts where nothing else does.
     common = find_common_pauses(measures)
+    waiting_us = float(np.median(measures.own.wait_us))
+    if not found and frame.missing.size and measures.share(waiting_us) >= UNSEEN_WAIT:
+        common = []
+        notes.append(f"the ranks seen wait {measures.share(waiting_us):.0%} of the step, maybe for the ranks that are missing")
     if found:
         notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a step in {f.functions[0]}" for f in common]
     else:
         found = common or find_whole(measures) or find_unknown(measures)
     findings = _ranked(measures, found, slow)
     notes += stage_notes
+    if findings and _one_clockwork(measures) < 1:
+        notes.append("the ranks' steps differ in length: they may not be of one run")
     own = measures.own
     accused = np.flatnonzero(np.isin(frame.ranks, np.concatenate([f.ranks for f in findings]) if findings else []))
     waited = own.wait_us.mean(axis=1) / max(measures.step_us, 1e-9)
@@ -105,9 +117,15 @@ def _confidence(measures: Measures, finding: Finding, explains: float, slow: Int
     else:
         agree, distance = 1.0, size
     role = 1.0 if frame.request.topology_source not in {"none", "unknown"} else 0.8
-    steps = min(1.0, measures.own.steps.size / 3.0)
+    steps = FEW_STEPS.get(measures.own.steps.size, 1.0)
     raw = 0.35 * min(1.0, explains / 0.8) + 0.25 * agree + 0.2 * distance + 0.1 * role + 0.1 * size
-    return round(float(min(1.0, raw) * (1.0 - finding.doubt) * frame.coverage * (0.7 + 0.3 * steps)), 3)
+    return round(float(min(1.0, raw) * (1.0 - finding.doubt) * frame.coverage * steps * _one_clockwork(measures)), 3)
+
+
+def _one_clockwork(measures: Measures) -> float:
+    """1 if all ranks' steps are equally long, as those of one job are; less where they are not."""
+    each = np.median(measures.own.step_us, axis=1)
+    return 1.0 if float(each.max()) <= UNEQUAL_STEPS * float(each.min()) else 0.6
 
 
 def _partial(partial: int) -> list[str]:
