@@ -64,7 +64,7 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk], *, release: bool = F
         devices=_picked((w.devices for w in workers), order),
         coords=_picked((w.coords for w in workers), order),
         expected=expected,
-        missing=np.setdiff1d(expected, ranks),
+        missing=expected[~np.isin(expected, ranks)],
         late=ranks[late],
         errors={rank: text for name in names for rank, text in sorted(heads[name].errors.items())},
         notes=_notes(heads, lost),
@@ -108,7 +108,8 @@ def _notes(heads: dict[str, GroupChunk], lost: dict[str, str]) -> list[str]:
 
 def _union(texts: Iterable[str]) -> Ints:
     parts = [parse_ranks(text) for text in texts]
-    return np.unique(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
+    together = np.sort(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
+    return together[heads_of(together)]
 
 
 def _offset(text: str) -> tuple[int, str]:

@@ -69,7 +69,7 @@ class Facts:
         suspects, wanted = np.asarray(ranks, dtype=np.int64), set(hosts)
         if suspects.size == 0 and wanted:
             suspects = np.array(sorted(r for r, host in frame.host_of_rank.items() if host in wanted), dtype=np.int64)
-        if np.intersect1d(suspects, known).size == 0:
+        if not np.isin(suspects, known).any():
             return cls(frame, known, np.empty(0, np.int64), tuple(named))
         free = ~np.isin(known, np.concatenate((suspects, accused)))
         if frame.size:

@@ -32,8 +32,10 @@ FEW_STEPS = {1: 0.55, 2: 0.85}
 """By how much fewer than three steps lower the confidence."""
 UNEQUAL_STEPS = 1.3
 """Ranks of one job that keep step do not differ by more in the length of their steps."""
+HARMLESS = frozenset({"alloc", "compile", "loader"})
+"""Pauses that most jobs have some of …"""
 UNSEEN_WAIT = 0.3
-"""Where ranks are missing and the others wait for this share of the step, it may be the missing ones that they wait for."""
+"""… and that are no cause where ranks are missing and the others wait for this share of the step: maybe for the missing ones."""
 SEEN_SHARE, MAX_SEEN = 0.10, 4
 """Who causes less of the waiting is not worth a note; so many notes."""
 
@@ -59,7 +61,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     common = find_common_pauses(measures)
     waiting_us = float(np.median(measures.own.wait_us))
     if not found and frame.missing.size and measures.share(waiting_us) >= UNSEEN_WAIT:
-        common = []
+        common = [f for f in common if f.functions[0] not in HARMLESS]
         notes.append(f"the ranks seen wait {measures.share(waiting_us):.0%} of the step, maybe for the ranks that are missing")
     if found:
         notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a step in {f.functions[0]}" for f in common]
