@@ -11,7 +11,7 @@ from eroica.schemas.verdicts import Verdict
 
 Fault = Literal["slow-data", "slow-host", "none"]
 FAULTS: tuple[Fault, ...] = ("slow-data", "slow-host", "none")
-MIN_RANKS, MAX_RANKS = 2, 16
+MIN_RANKS, MAX_RANKS = 3, 16
 HOSTS = ("host-a", "host-b")
 
 SETTINGS = (

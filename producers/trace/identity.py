@@ -87,7 +87,8 @@ def _host(trace: Trace, path: str | Path) -> str:
         return name[:200]
     for text in (str(trace.meta.get("traceName") or ""), str(path)):
         match = re.match(r"^(.+?)_\d+\.\d+\.pt\.trace\.json", Path(text).name)
-        if match is not None:
+        # "worker3_step" and the like name a rank, not its host.
+        if match is not None and not re.match(r"(worker|rank)[_-]?\d+(_|$)", match.group(1)):
             return match.group(1)[:200]
     return ""
 

@@ -75,7 +75,7 @@ def test_a_verdict_is_right_or_it_is_said_why_not(fault: str, one: Verdict, wron
     assert bool(found) is bool(wrong)
 
 
-@pytest.mark.parametrize(("ranks", "split"), [(2, (1, 1)), (4, (2, 2)), (5, (3, 2))])
+@pytest.mark.parametrize(("ranks", "split"), [(3, (2, 1)), (4, (2, 2)), (5, (3, 2))])
 def test_ranks_stand_on_two_hosts(ranks: int, split: tuple[int, int]) -> None:
     assert Scenario(fault_rank=0, ranks=ranks).ranks_of_host == split
 
