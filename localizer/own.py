@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eroica.localizer.frame import Floats, Frame, Ints
-from eroica.localizer.robust import MAD_TO_SIGMA
+from eroica.localizer.robust import MAD_TO_SIGMA, spread_of
 
 MIN_PEERS = 3
 """Fewer workers in a role cannot show which of them is the odd one."""
@@ -114,7 +114,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
     wait = np.minimum(_exposed(frame, steps), step_us)
     own = step_us - wait
     n = frame.size
-    once = np.minimum(_phase_table(frame, steps, ONCE), own)
+    once = np.minimum(phase_table(frame, steps, ONCE), own)
     parts = np.stack((once, own - once))
     usual_parts = parts.copy()
     usual = own.copy()
@@ -161,9 +161,9 @@ def few_samples(limit: float, freedom: int) -> float:
 def _lasting_spread(lasting: Floats) -> float:
     """Spread of what lasts between peers, those far out left aside, so that three culprits do not hide each other."""
     middle = float(np.median(lasting))
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(lasting - middle)))
+    spread = spread_of(lasting)
     near = lasting[np.abs(lasting - middle) <= CLIPPED * spread]
-    return MAD_TO_SIGMA * float(np.median(np.abs(near - np.median(near)))) if near.size else spread
+    return spread_of(near) if near.size else spread
 
 
 def _noise(apart: Floats) -> float:
@@ -222,7 +222,7 @@ def _healthy(own: Floats, hosts: list[str]) -> Bools:
         return everyone
     at = least - 1 + int(np.argmax(gaps))
     lower = order[: at + 1]
-    within = max(MAD_TO_SIGMA * float(np.median(np.abs(lower - np.median(lower)))), 1e-9)
+    within = max(spread_of(lower), 1e-9)
     gap = float(order[at + 1] - order[at])
     if gap < GAP_SPREADS * within or gap < GAP_SHARE * float(np.median(own)):
         return everyone
@@ -231,7 +231,7 @@ def _healthy(own: Floats, hosts: list[str]) -> Bools:
     return np.asarray(reference) if alone else everyone
 
 
-def _phase_table(frame: Frame, steps: Ints, names: tuple[str, ...]) -> Floats:
+def phase_table(frame: Frame, steps: Ints, names: tuple[str, ...]) -> Floats:
     """Time of some phases by worker and step, shape (n, s)."""
     table = np.zeros((frame.size, steps.size))
     if steps.size == 0:
@@ -246,7 +246,7 @@ def _phase_table(frame: Frame, steps: Ints, names: tuple[str, ...]) -> Floats:
 
 def _exposed(frame: Frame, steps: Ints) -> Floats:
     """Exposed communication of each worker in *steps*, shape (n, s): as its phases tell, else the sum of its executions."""
-    table = _phase_table(frame, steps, ("comm_wait",))
+    table = phase_table(frame, steps, ("comm_wait",))
     if steps.size == 0:
         return table
     told = np.zeros(frame.size, dtype=np.bool_)

@@ -16,7 +16,7 @@ from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.causes.readings import OddReading, odd_link_readings
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
-from eroica.localizer.robust import MAD_TO_SIGMA
+from eroica.localizer.robust import spread_of
 from eroica.localizer.transfers import Bools, Transfers
 from eroica.schemas.verdicts import CauseClass, Evidence
 
@@ -109,7 +109,7 @@ def _slow(ratio: Floats, error: Floats, mine: Bools, *, proven: bool) -> Bools:
     if not mine.any():
         return mine
     lower = logs[mine][logs[mine] <= np.median(logs[mine])]
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(lower - np.median(lower))))
+    spread = spread_of(lower)
     usual = 0.0 if proven else float(np.clip(np.median(lower), 0.0, np.log(SLOW_RATIO)))
     if proven:
         least = float(np.log(PROVEN_RATIO))
@@ -139,7 +139,7 @@ def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: l
     hosts = _hosts(t, np.flatnonzero(mine).tolist(), set(slow_at), weight)
     single = _only(hosts, total, None)
     if single is not None:
-        return _Place("link", _rows_on(frame.hosts, [single]), [single], [], dict(hosts)[single] / total)
+        return _Place("link", np.array(measures.rows_of_hosts[single], dtype=np.int64), [single], [], dict(hosts)[single] / total)
     return _Place("fabric", np.empty(0, np.int64), [], [], 1.0)
 
 
@@ -175,7 +175,7 @@ def _narrowed(measures: Measures, rows: Ints, odd: list[OddReading], covered: fl
         named = _steady(measures, rows)
     rows = named if named.size else rows
     hosts = sorted({frame.hosts[row] for row in rows.tolist()})
-    by_host = measures.rows_of_hosts()
+    by_host = measures.rows_of_hosts
     whole = len(hosts) > 1 and rows.size == sum(len(by_host[h]) for h in hosts) and max(len(by_host[h]) for h in hosts) > 1
     if len(hosts) > SINGLE_HOSTS or whole:
         return _Place("fabric", rows[:0], hosts if whole else [], [], covered)
@@ -281,10 +281,6 @@ def _reading_evidence(measures: Measures, odd: list[OddReading], rows: Ints) -> 
         for o in odd
         if rows.size == 0 or np.isin(o.rows, rows).any()
     ][:5]  # fmt: skip
-
-
-def _rows_on(hosts: list[str], names: list[str]) -> Ints:
-    return np.array([row for row, host in enumerate(hosts) if host in names], dtype=np.int64)
 
 
 def communicator_text(measures: Measures, number: int) -> str:

@@ -52,6 +52,7 @@ class Measures:
         """*time_us* as share of a step."""
         return time_us / self.step_us if self.step_us > 0 else 0.0
 
+    @cached_property
     def rows_of_hosts(self) -> dict[str, list[int]]:
         """Host → its rows, ascending; hosts by their first row."""
         host_of, names = self.frame.host_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eroica.localizer.frame import Floats, Frame, Ints
-from eroica.localizer.robust import MAD_TO_SIGMA
+from eroica.localizer.robust import spread_of
 
 ODD_SPREADS = 8.0
 """A reading is odd so many spreads from the median …"""
@@ -65,6 +65,6 @@ def _odd(values: Floats) -> Ints:
     """Which values lie far above those of the better half; a pair of hosts may be half of a small job."""
     usual = float(np.quantile(values, USUAL_QUANTILE))
     better = values[values <= np.median(values)]
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(better - np.median(better))))
+    spread = spread_of(better)
     scale = abs(usual) if usual else float(np.abs(values).max(initial=0.0))
     return np.flatnonzero((values - usual > ODD_SPREADS * spread) & (values - usual > ODD_SHARE * scale) & (values > usual))

@@ -11,7 +11,7 @@ from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, stable_order
 from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, Bools, few_samples, lasting_level
 from eroica.localizer.profile import function_evidence, grown_functions
-from eroica.localizer.robust import MAD_TO_SIGMA
+from eroica.localizer.robust import MAD_TO_SIGMA, spread_of
 from eroica.schemas.verdicts import Evidence
 
 RULE = "eroica/own-time"
@@ -49,7 +49,7 @@ def find_slow(measures: Measures, rows: Ints) -> list[Finding]:
         return []
     own = measures.own
     gain = measures.model.gain_us(own.parts_us, own.mended(rows))
-    where = places(rows, measures.rows_of_hosts())
+    where = places(rows, measures.rows_of_hosts)
     slowest = [float(own.excess_us[mine].max()) for mine, _ in where]
     return [
         _finding(measures, mine, rows, hosts, gain * excess / sum(slowest))
@@ -94,7 +94,7 @@ def _host_z(measures: Measures) -> Floats:
         size = np.diff(np.append(heads, mine.size))
         apart = np.add.reduceat(beyond[mine], heads, axis=0) / size[:, None]
         level = lasting_level(apart)
-        between = MAD_TO_SIGMA * float(np.median(np.abs(level - np.median(level))))
+        between = spread_of(level)
         each = MAD_TO_SIGMA * float(np.median(np.abs(apart - level[:, None])))
         floor = FLOOR * float(np.median(own.usual_us[mine[: size[0]]])) * (1 + FLOOR_FEW / heads.size)
         chance = few_samples(float(own.limit[0]), heads.size - 1) * max(between, 1.25 * each / np.sqrt(own.steps.size))

@@ -8,7 +8,7 @@ from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import sums
-from eroica.localizer.own import MIN_PEERS
+from eroica.localizer.own import MIN_PEERS, phase_table
 from eroica.schemas.verdicts import CauseClass, Evidence
 
 RULE = "eroica/spread"
@@ -151,12 +151,10 @@ def _phases(measures: Measures, weight: Floats) -> dict[str, float]:
     frame, steps = measures.frame, measures.own.steps
     out: dict[str, float] = {}
     late_rows, late_steps = np.nonzero(weight)
-    for phase, column in sorted(frame.phases_us.items()):
+    for phase in sorted(frame.phases_us):
         if phase == "comm_wait":
             continue
-        table = np.zeros((frame.size, steps.size))
-        inside = np.isin(frame.step, steps)
-        table[frame.step_row[inside], np.searchsorted(steps, frame.step[inside])] = column[inside]
+        table = phase_table(frame, steps, (phase,))
         usual = np.zeros_like(table)
         for role in frame.roles:
             rows = np.flatnonzero(frame.cls == role)

@@ -75,7 +75,7 @@ def _one_host(measures: Measures, growth: Floats, gain: float) -> list[Finding]:
     chance = HOST_SPREADS * own.spread_us / np.sqrt(own.steps.size)
     rows = np.flatnonzero(growth >= np.maximum(HOST_EFFECT * measures.settings.min_effect * measures.step_us, chance))
     hosts = sorted({frame.hosts[row] for row in rows.tolist()})
-    by_host = measures.rows_of_hosts()
+    by_host = measures.rows_of_hosts
     if past is None or len(hosts) != 1 or len(by_host) < 2 or len(by_host[hosts[0]]) != rows.size:
         return []
     lead = int(rows[np.argmax(growth[rows])])
