@@ -227,8 +227,9 @@ def _healthy(own: Floats, hosts: list[str]) -> Bools:
     if gap < GAP_SPREADS * within or gap < GAP_SHARE * float(np.median(own)):
         return everyone
     reference = level <= order[at]
-    alone = len({host for host, low in zip(hosts, reference.tolist(), strict=True) if not low}) == 1
-    return np.asarray(reference) if alone else everyone
+    fast, slow = ({h for h, low in zip(hosts, reference.tolist(), strict=True) if low is side} for side in (True, False))
+    # A host that has fast workers too, or no name, is not what the slow ones have in common.
+    return np.asarray(reference) if len(slow) == 1 and not slow & (fast | {""}) else everyone
 
 
 def phase_table(frame: Frame, steps: Ints, names: tuple[str, ...]) -> Floats:
