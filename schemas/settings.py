@@ -143,8 +143,6 @@ class LocalizeSettings(Section):
     )
     min_effect: float = Field(0.03, ge=0, description="share of the step that mending the cause must give back")
     min_wait_share: float = Field(0.03, ge=0, description="below this share of the step spent waiting nobody is accused")
-    min_explained: float = Field(0.5, ge=0, le=1, description="share of the waiting that a culprit must explain")
-    min_step_agreement: float = Field(0.5, ge=0, le=1, description="share of the steps in which the culprit keeps most blame")
     accuse_confidence: float = Field(0.5, ge=0, le=1, description="below it nobody is accused")
     playbook_dir: str = Field(
         "", description="folder with YAML files of your own signatures, actions and remedies (docs/playbook.md)", max_length=4_000

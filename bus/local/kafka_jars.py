@@ -115,12 +115,6 @@ class KafkaCluster:
         if child is not None:
             child.kill()
 
-    def stop_node(self, number: int) -> None:
-        """SIGTERM node *number* (from 1): an orderly shutdown, its data stays."""
-        child = self._node(number).child
-        if child is not None:
-            child.stop(timeout_s=30.0)
-
     def restart_node(self, number: int, *, wait: bool = True) -> None:
         """Start node *number* again with its old data and ports; with *wait*, return when the whole cluster knows it."""
         node = self._node(number)

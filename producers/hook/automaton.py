@@ -99,11 +99,6 @@ class Automaton:
         """The tokens of one iteration; empty while it is being learned for the first time."""
         return self._signature
 
-    @property
-    def at_boundary(self) -> bool:
-        """True where a signature is known and none of it has been matched since the last iteration."""
-        return self.position == 0 and bool(self._signature)
-
     def loader(self, token: int, start: int, end: int) -> Iteration | None:
         """A data loader returned a batch: *start* is when it was asked, *end* when it returned.
 
