@@ -31,6 +31,8 @@ class Finding:
     """Time of a step that mending it would give back, µs."""
     doubt: float = 0.0
     """What is taken off the confidence for another explanation that was not seen, 0..1."""
+    instead: str = ""
+    """That explanation in words, where it may well be the true one."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,9 @@ def _missing(frame: Frame) -> RankArray:
 
 def _doubt(finding: Finding, settings: LocalizeSettings) -> str:
     who = f"ranks {format_ranks(finding.ranks)}" if finding.ranks.size else "no single rank"
-    return f"seen but not sure enough to accuse ({finding.confidence:.2f} < {settings.accuse_confidence}): {finding.cls}, {who}"
+    why = f"; {finding.instead}" if finding.instead else ""
+    sure = f"({finding.confidence:.2f} < {settings.accuse_confidence})"
+    return f"seen but not sure enough to accuse {sure}: {finding.cls}, {who}{why}"
 
 
 def _cause(frame: Frame, finding: Finding, leaf: Leaf | None, advice: Advice, groups: Groups) -> Cause:

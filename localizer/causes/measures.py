@@ -14,6 +14,11 @@ from eroica.localizer.stepmodel import StepModel, step_model
 from eroica.localizer.transfers import Transfers, measure_transfers
 from eroica.schemas.settings import LocalizeSettings
 
+CPU = "cpu"
+"""The device of workers that train without an accelerator."""
+SHORT_OF_CPU = {"cpu_pressure": 0.10, "job_cpu_pressure": 0.10, "cpu_steal": 0.05, "cpu_busy": 0.90}
+"""Reading → share from which on work waits for a CPU."""
+
 
 @dataclass(frozen=True)
 class Measures:
@@ -65,6 +70,24 @@ class Measures:
         """Rows of the same role as *row*, less *without*."""
         rows = np.flatnonzero(self.frame.cls == self.frame.cls[row])
         return np.setdiff1d(rows, without)
+
+    @cached_property
+    def crowded(self) -> bool:
+        """Whether training computes on the hosts' CPUs, and most of them are short or nobody measured whether they are.
+
+        A thread that has to wait for a CPU differs from step to step in any phase.
+        """
+        if set(self.frame.devices) != {CPU}:
+            return False
+        table, short = self.frame.metrics, np.zeros(self.frame.size, bool)
+        told = short.copy()
+        for code, name in enumerate(table.names):
+            limit = SHORT_OF_CPU.get(name.partition("[")[0])
+            if limit is not None:
+                at = np.flatnonzero(table.name == code)
+                told[table.row[at]] = True
+                short[table.row[at]] |= table.mean[at] >= limit
+        return bool(np.mean(short | ~told) >= 0.5)
 
 
 def ms(value_us: float) -> float:

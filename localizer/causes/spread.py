@@ -23,6 +23,8 @@ RESTLESS, RESTLESS_RATIO, RESTLESS_ALONE = 0.01, 1.5, 0.02
 one by the last."""
 UNSEEN_PAST = 0.2
 """Without a past, restless machines may do what unequal data does."""
+CROWDED = 0.9
+"""Training threads that wait for a CPU look like unequal work: that alone accuses nothing."""
 UNPROVEN = 0.08
 """Without a past that shows what chance does here, less of the step is not worth a word."""
 PAUSE_SHARE = 0.4
@@ -174,6 +176,7 @@ def _changing(weight: Floats) -> bool:
 
 def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what: str, share: float) -> Finding:
     frame = measures.frame
+    doubt, instead = _doubt(measures, cls, what)
     evidence = [
         Evidence(
             kind="pause" if cls == "software_pause" else "step",
@@ -195,5 +198,15 @@ def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what:
         functions=[what] if cls == "software_pause" else [],
         evidence=evidence,
         gain_us=loss,
-        doubt=UNSEEN_PAST if measures.past is None and (cls == "data_imbalance" or what == "loader") else 0.0,
+        doubt=doubt,
+        instead=instead,
     )
+
+
+def _doubt(measures: Measures, cls: CauseClass, what: str) -> tuple[float, str]:
+    """What is taken off the confidence, and the other explanation if it may well be the true one."""
+    if cls != "data_imbalance" and what != "loader":
+        return 0.0, ""
+    if measures.crowded:
+        return CROWDED, "training threads that are short of CPUs look the same"
+    return (UNSEEN_PAST if measures.past is None else 0.0), ""

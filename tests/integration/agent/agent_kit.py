@@ -193,7 +193,8 @@ class Topics:
         for batch in read_partitions(self._settings, topic, stop=self._stop.is_set):
             self._records[topic].extend(batch)
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Stop following; more than once does no harm."""
         self._stop.set()
         for thread in self._threads:
             thread.join(10)
@@ -215,9 +216,11 @@ class Topics:
         ]
 
     def steps_of(self, job: str) -> dict[int, list[int]]:
-        """Rank → the steps that were reported, in their order on the topic."""
+        """Rank → the steps that were reported, in their order on the topic. Of a message that came twice, the first counts."""
         found: dict[int, list[int]] = {0: [], 1: []}
-        for message in self.messages("iterations"):
+        # An agent that was killed may have sent what its successor finds on disk.
+        for value in dict.fromkeys(record.value for record in self.records("iterations")):
+            message = decode("iterations", value)
             if isinstance(message, IterationBatch) and message.job == job:
                 for one in message.ranks:
                     found[one.rank].extend(range(one.first_step, one.first_step + len(one.duration_us)))

@@ -34,16 +34,16 @@ def jobs() -> Iterator[JobServer]:
 def topics(settings: KafkaSettings) -> Iterator[Topics]:
     followed = Topics(settings)
     yield followed
-    followed.close()
+    followed.end()
 
 
 @pytest.fixture
-def running() -> Iterator[list[RunningAgent | RunningJob]]:
+def running() -> Iterator[list[RunningAgent | RunningJob | Topics]]:
     """What a test started; ended after it whatever happens."""
-    started: list[RunningAgent | RunningJob] = []
+    started: list[RunningAgent | RunningJob | Topics] = []
     yield started
     for one in reversed(started):
-        if isinstance(one, RunningJob):
+        if isinstance(one, RunningJob | Topics):
             one.end()
         elif one.process.poll() is None:
             one.kill()

@@ -17,7 +17,7 @@ from eroica.schemas.iterations import IterationBatch
 from eroica.schemas.settings import KafkaSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-Running = list[RunningAgent | RunningJob]
+Running = list[RunningAgent | RunningJob | Topics]
 
 
 @pytest.fixture
@@ -33,6 +33,7 @@ def test_training_does_not_notice_what_happens_to_agent_and_broker(
     settings = KafkaSettings(bootstrap=own_broker.bootstrap, prefix=prefix)
     ensure_topics(settings)
     topics = Topics(settings)
+    running.append(topics)
     agent = RunningAgent(tmp_path / "run", settings)
     running.append(agent)
     agent.wait_listening()
@@ -73,7 +74,7 @@ def test_training_does_not_notice_what_happens_to_agent_and_broker(
     assert tail == list(range(tail[0], tail[0] + len(tail))), "steps of the outage are missing"
 
     # The broker is removed for good, then the agent ends: in bounded time, in an orderly way, and what is left stays on disk.
-    topics.close()
+    topics.end()
     own_broker.stop()
     time.sleep(1.5)  # so that something is left
     began = time.monotonic()
@@ -101,11 +102,12 @@ def test_the_messages_of_an_agent_that_was_killed_come_from_its_successor(
     agent.kill()
     os.kill(own_broker.pid, signal.SIGCONT)
     topics = Topics(settings)
+    running.append(topics)
     agent = RunningAgent(tmp_path / "run", settings)
     running.append(agent)
     until(lambda: topics.last_step("job-k") >= 98, 60, "the iterations of the killed agent's time", agent)
     assert agent.stop() == 0
-    topics.close()
+    topics.end()
 
 
 def spooled(folder: Path) -> bytes:

@@ -12,7 +12,7 @@ from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.summaries import StackEvidence, Summary
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-Running = list[RunningAgent | RunningJob]
+Running = list[RunningAgent | RunningJob | Topics]
 
 
 def test_a_job_is_announced_reported_profiled_and_said_goodbye_to(

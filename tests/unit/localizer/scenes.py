@@ -13,6 +13,7 @@ from eroica.schemas.groups import (
     ExecutionColumns,
     FunctionName,
     GroupChunk,
+    MetricColumns,
     PatternColumns,
     SlotName,
     StackRow,
@@ -43,6 +44,11 @@ class Scene:
     issued_at_us: int = 1_000_000
     collectives_seen: bool = True
     """Whether the profiles hold the collectives; else the waiting is a Python function like any other."""
+    phase: str = ""
+    """The phase in which all own work is done; none is told by default."""
+    device: str = ""
+    readings: dict[str, float] = field(default_factory=dict)
+    """What every host measured, in the same way."""
 
     def chunks(self) -> list[GroupChunk]:
         """Play the job on perfect clocks and write down what each rank saw."""
@@ -81,13 +87,18 @@ class Scene:
         worked: np.ndarray,
     ) -> GroupChunk:
         here = [rank for rank in ranks if rank not in self.absent]
-        steps, executions, patterns = StepColumns(), ExecutionColumns(), PatternColumns()
+        steps = StepColumns(phases_us={self.phase: [], "comm_wait": []} if self.phase else {})
+        executions, patterns, metrics = ExecutionColumns(), PatternColumns(), MetricColumns()
         for row, rank in enumerate(here):
             for step in range(STEPS):
                 steps.row.append(row)
                 steps.step.append(step)
                 steps.start_us.append(float(starts[rank, step]))
                 steps.duration_us.append(float(starts[rank, step + 1] - starts[rank, step]))
+                if self.phase:
+                    waited = sum(duration for at_step, _, _, duration in seen[rank] if at_step == step)
+                    steps.phases_us[self.phase].append(steps.duration_us[-1] - waited)
+                    steps.phases_us["comm_wait"].append(waited)
             for step, at, start, duration in seen[rank] if self.collectives_seen else []:
                 executions.row.append(row)
                 executions.slot.append(at)
@@ -96,6 +107,10 @@ class Scene:
                 executions.duration_us.append(float(duration))
                 executions.exposed_us.append(float(duration))
                 executions.occurrence.append(0)
+            for name, value in self.readings.items():
+                metrics.row.append(row)
+                metrics.name.append(f"{name}[share]")
+                metrics.mean.append(value)
             window = float(starts[rank, STEPS])
             for at in range(len(order)):
                 _pattern(patterns, row, at, float(worked[rank, at]), window)
@@ -106,7 +121,10 @@ class Scene:
             closed_by="complete" if len(here) == len(ranks) else "deadline", expected=format_ranks(ranks),
             received=format_ranks(here), inputs={"summaries/0": "0-9"},
             workers=[
-                Worker(rank=r, host=self.hosts(r), first_step=0, last_step=STEPS - 1, window_us=float(starts[r, STEPS]))
+                Worker(
+                    rank=r, host=self.hosts(r), device=self.device, first_step=0, last_step=STEPS - 1,
+                    window_us=float(starts[r, STEPS]),
+                )
                 for r in here
             ],
             functions=[
@@ -119,7 +137,7 @@ class Scene:
                 for at, m in enumerate(order)
             ],
             slots=[SlotName(communicator=at, op="all_reduce", index=0, bytes=8) for at in range(len(order))],
-            executions=executions,
+            executions=executions, metrics=metrics,
         )  # fmt: skip
 
 

@@ -129,6 +129,24 @@ def test_a_pause_that_wanders_from_rank_to_rank_is_nobodys_fault() -> None:
     assert not [c for c in verdict.causes if c.suspects.ranks]
 
 
+@pytest.mark.parametrize(
+    ("device", "readings", "causes"),
+    [
+        ("H200", {"cpu_pressure": 0.6}, [("data_imbalance", "")]),
+        ("cpu", {"cpu_pressure": 0.01, "cpu_busy": 0.5}, [("data_imbalance", "")]),
+        ("cpu", {"cpu_pressure": 0.6, "cpu_busy": 0.5}, []),
+        ("cpu", {"cpu_steal": 0.2}, []),
+        ("cpu", {"mem_available": 0.5}, []),  # nobody knows
+    ],
+)
+def test_threads_that_wait_for_a_cpu_are_not_unequal_work(
+    device: str, readings: dict[str, float], causes: list[tuple[str, str]]
+) -> None:
+    verdict = judge(Scene(8, steady(BASE_US, {}, noise=0.3), phase="forward", device=device, readings=readings))
+    assert accused(verdict) == causes
+    assert any("short of CPUs" in note for note in verdict.coverage.notes) == (not causes)
+
+
 def test_missing_ranks_lower_confidence_and_are_listed() -> None:
     whole = judge(Scene(8, steady(BASE_US, {2: 1.8})))
     part = judge(Scene(8, steady(BASE_US, {2: 1.8}), absent=(5, 6)))
