@@ -33,8 +33,6 @@ class Waiting:
     previous: Ints
     own_us: Floats
     """The worker's own time since its previous synchronisation."""
-    partial: Ints
-    """Instances of which a member is missing: the true last arriver may be unseen."""
 
     @property
     def total_us(self) -> float:
@@ -53,22 +51,26 @@ def measure(frame: Frame) -> Waiting:
     n = e.size
     if n == 0:
         empty, none = np.empty(0), np.empty(0, np.int64)
-        return Waiting(empty, empty, none, none, empty, none)
+        return Waiting(empty, empty, none, none, empty)
     m = frame.meetings
     shortest, shared = m.transfer_us[e.instance], (m.members > 1)[e.instance]
     wait = np.where(shared, e.duration_us - shortest, 0.0)
     start = _step_starts(frame, e) + e.start_us
     wait = _exposed(frame, start, wait)
     same = np.concatenate(([False], e.row[1:] == e.row[:-1]))
-    size = np.array([c.size for c in frame.communicators], dtype=np.int64)
     return Waiting(
         wait_us=wait,
         transfer_us=shortest,
         arriver=np.where(shared, m.first[e.instance], -1),
         previous=np.where(same, np.arange(n) - 1, -1),
         own_us=_own_time(e, start, same),
-        partial=np.flatnonzero(m.members < size[m.communicator]),
     )
+
+
+def partial(frame: Frame) -> Ints:
+    """Instances of which a member is missing: the true last arriver may be unseen."""
+    m, size = frame.meetings, np.array([c.size for c in frame.communicators], dtype=np.int64)
+    return np.flatnonzero(m.members < size[m.communicator]) if size.size else np.empty(0, np.int64)
 
 
 def _exposed(frame: Frame, start: Floats, wait: Floats) -> Floats:

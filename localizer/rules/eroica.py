@@ -22,7 +22,7 @@ from eroica.localizer.judgement import Finding, Judgement
 from eroica.localizer.own import MIN_PEERS, Past
 from eroica.localizer.profile import grown_functions
 from eroica.localizer.rules.functions import judge_functions
-from eroica.localizer.waiting import measure
+from eroica.localizer.waiting import measure, partial
 from eroica.localizer.walk import Blame, walk
 from eroica.schemas.settings import LocalizeSettings
 
@@ -48,9 +48,9 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     if frame.executions.size == 0:
         return judge_functions(frame, float(durations.mean()), _small_roles(frame), settings)
     measures = Measures(frame, settings, past)
-    waiting = measure(frame)
-    blame = walk(frame, waiting)
-    notes = [*_partial(waiting.partial.size), *_before(blame), *_small_roles(frame)]
+    notes = _partial(partial(frame).size)
+    incomplete = len(notes)
+    notes += _small_roles(frame)
     slow = slow_rows(measures)
     stages, stage_notes = find_stages(measures)
     own_time = [*find_slow(measures, slow), *find_spread(measures, slow), *stages]
@@ -76,8 +76,10 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     waited = own.wait_us.mean(axis=1) / max(measures.step_us, 1e-9)
     waits = (waited >= settings.min_wait_share) & ~np.isin(np.arange(frame.size), accused)
     waiters = np.flatnonzero(waits) if findings else np.empty(0, np.int64)
-    if not findings:
-        notes += _seen(measures, blame)
+    if not any(f.confidence >= settings.accuse_confidence for f in findings):
+        # Nobody is accused: then, and only then, people ask whom all waited for. The walk is half of the work.
+        blame = walk(frame, measure(frame))
+        notes = [*notes[:incomplete], *_before(blame), *notes[incomplete:], *([] if findings else _seen(measures, blame))]
     recovered = sum(f.gain_us for f in findings) or measures.lost_own_us
     return Judgement(
         findings=findings,
