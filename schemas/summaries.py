@@ -12,6 +12,7 @@ import msgspec
 
 from eroica.schemas.base import Int, Message, Record
 from eroica.schemas.control import ProfileRequest
+from eroica.schemas.sketch import Sketch
 
 Category = Literal["compute", "memory", "collective", "python"]
 """Resource class of a function, in falling priority on the critical path. ``python`` covers all host work."""
@@ -45,6 +46,9 @@ class FunctionPattern(Record, frozen=True, kw_only=True):
     p99_us: float = 0.0
     max_us: float = 0.0
     var_us2: float = 0.0
+    sketch: Sketch | None = None
+    """Durations in a form that can be merged across steps and ranks; absent for one execution (``max_us`` is it), and where it
+    had to go for size."""
 
 
 class StepRecord(Record, frozen=True, kw_only=True):
@@ -82,6 +86,29 @@ class Slot(Record, frozen=True, kw_only=True):
     """Part of each duration on the critical path (not hidden behind compute); empty if all of it is."""
 
 
+class Traffic(Record, frozen=True, kw_only=True):
+    """Executions of one kind, size and type on a communicator. Durations hold the wait for the last member."""
+
+    op: str
+    up_to_bytes: Int
+    """The least power of two that is not below the message's bytes; 0 where the trace does not tell them."""
+    dtype: str = ""
+    count: Int
+    bytes: Int = 0
+    """All executions together; of each the larger of input and output per rank."""
+    total_us: float
+    max_us: float
+    var_us2: float = 0.0
+    algorithm_gbps: float = 0.0
+    """All bytes over all time, Gb/s."""
+    bus_gbps: float = 0.0
+    """That times nccl-tests' factor for the kind and the number of members; 0 where that is unknown."""
+    best_bus_gbps: float = 0.0
+    """Of the fastest execution: the least wait."""
+    sketch: Sketch | None = None
+    """Durations, µs; absent for one execution."""
+
+
 class Communicator(Record, frozen=True, kw_only=True):
     """A process group's traffic as one member saw it."""
 
@@ -92,6 +119,8 @@ class Communicator(Record, frozen=True, kw_only=True):
     """Members as ranges; empty if the trace does not tell."""
     size: Int = 0
     slots: list[Slot] = msgspec.field(default_factory=list)
+    traffic: list[Traffic] = msgspec.field(default_factory=list)
+    """What all its executions add up to, whichever slots are kept."""
 
 
 class Pause(Record, frozen=True, kw_only=True):

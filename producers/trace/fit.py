@@ -21,14 +21,15 @@ def fit(summary: Summary, settings: SummarySettings) -> Summary:
     """Cut until the summary is within ``settings.wire_bytes`` compressed, if functions under 1 % can bring that about, and within
     ``settings.max_bytes`` in any case.
 
-    Order of sacrifice: functions under 1 %; totals of slots; half of the stacks' functions, again and again; steps' phases;
-    slots' start and exposed columns; half of the slots, again and again. Communicators keep their first and last slot
-    longest, since waits are found by them.
+    Order of sacrifice: sketches of functions under 1 %; these functions; totals of slots; all sketches; half of the functions,
+    again and again; steps' phases; traffic; slots' start and exposed columns; half of the slots, again and again. Communicators
+    keep their first and last slot longest, since waits are found by them.
 
     :raises MessageTooLarge: not even the bare summary fits (a hostile name or list).
     """
-    if wire_bytes(summary) > settings.wire_bytes:
-        summary = _small_functions(summary) or summary
+    for cut in (_small_sketches, _small_functions):
+        if wire_bytes(summary) > settings.wire_bytes:
+            summary = cut(summary) or summary
     rounds = 0
     while json_bytes(summary) > settings.max_bytes:
         cut = next((c for c in _CUTS if (smaller := c(summary)) is not None), None)
@@ -70,9 +71,42 @@ def _lose(summary: Summary, what: str, count: int) -> Summary:
     return msgspec.structs.replace(summary, lost={**summary.lost, what: summary.lost.get(what, 0) + count})
 
 
+def _important(summary: Summary, function: FunctionPattern) -> bool:
+    long = function.category == "python" and function.total_us >= IMPORTANT_BETA * summary.window_us
+    return function.beta >= IMPORTANT_BETA or long
+
+
+def _small_sketches(summary: Summary) -> Summary | None:
+    gone = [f.sketch is not None and not _important(summary, f) for f in summary.functions]
+    if not any(gone):
+        return None
+    functions = [msgspec.structs.replace(f, sketch=None) if go else f for f, go in zip(summary.functions, gone, strict=True)]
+    return _lose(msgspec.structs.replace(summary, functions=functions), "sketches_cut", sum(gone))
+
+
+def _sketches(summary: Summary) -> Summary | None:
+    lost = sum(f.sketch is not None for f in summary.functions)
+    lost += sum(t.sketch is not None for c in summary.communicators for t in c.traffic)
+    if not lost:
+        return None
+    groups = [
+        msgspec.structs.replace(c, traffic=[msgspec.structs.replace(t, sketch=None) for t in c.traffic])
+        for c in summary.communicators
+    ]
+    functions = [msgspec.structs.replace(f, sketch=None) for f in summary.functions]
+    return _lose(msgspec.structs.replace(summary, functions=functions, communicators=groups), "sketches_cut", lost)
+
+
+def _traffic(summary: Summary) -> Summary | None:
+    lost = sum(len(c.traffic) for c in summary.communicators)
+    if not lost:
+        return None
+    groups = [msgspec.structs.replace(c, traffic=[]) for c in summary.communicators]
+    return _lose(msgspec.structs.replace(summary, communicators=groups), "traffic_cut", lost)
+
+
 def _small_functions(summary: Summary) -> Summary | None:
-    floor = IMPORTANT_BETA * summary.window_us
-    kept = [f for f in summary.functions if f.beta >= IMPORTANT_BETA or (f.category == "python" and f.total_us >= floor)]
+    kept = [f for f in summary.functions if _important(summary, f)]
     return _keep_functions(summary, kept) if len(kept) < len(summary.functions) else None
 
 
@@ -135,5 +169,6 @@ def _half_of_steps(summary: Summary) -> Summary | None:
 
 
 _CUTS: tuple[Callable[[Summary], Summary | None], ...] = (
-    _small_functions, _slot_totals, _half_of_functions, _phases, _columns, _half_of_slots, _half_of_communicators, _half_of_steps,
+    _small_functions, _slot_totals, _sketches, _half_of_functions, _phases, _traffic, _columns, _half_of_slots,
+    _half_of_communicators, _half_of_steps,
 )  # fmt: skip

@@ -13,6 +13,7 @@ from eroica.producers.trace.critical_path import CLASS_NAMES, COLLECTIVE, COMPUT
 from eroica.producers.trace.intervals import quantile, union
 from eroica.producers.trace.phases import join
 from eroica.producers.trace.steps import Steps
+from eroica.schemas.sketch import bins_of, sketch_of_bins
 from eroica.schemas.summaries import FunctionPattern
 
 HEAVY_SHARE = 0.8
@@ -82,6 +83,7 @@ def patterns(
     for f in _concurrent(trace, path, order).tolist():
         times[f] = _on_path(trace, steps, path, ex.functions[f][0], order[bounds[f] : bounds[f + 1]], float(times[f]))
     by_row = {o.row: o for o in operations}
+    bins = bins_of(ex.duration_us)
     found: list[FunctionPattern] = []
     stacks: dict[str, int] = {}
     ranked = sorted(range(size), key=lambda f: (-times[f], ex.functions[f]))
@@ -103,6 +105,7 @@ def patterns(
                 sigma=round(sigma, 4),
                 resource=resource,
                 exclusive_us=round(float(times[f]), 1),
+                sketch=sketch_of_bins(bins[mine]) if mine.size > 1 else None,
                 **_distribution(ex.duration_us[mine]),  # type: ignore[arg-type]
             )
         )

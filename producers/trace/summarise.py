@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from eroica.producers.trace.collectives import Communication, communicators, find_collectives
+from eroica.producers.trace.collectives import Communication, find_collectives
 from eroica.producers.trace.columns import Trace
 from eroica.producers.trace.critical_path import CriticalPath, find_critical_path
 from eroica.producers.trace.fit import fit
@@ -18,6 +18,7 @@ from eroica.producers.trace.phases import host_phases, step_phases
 from eroica.producers.trace.reader import read_trace
 from eroica.producers.trace.samples import SampleSeries, with_levels
 from eroica.producers.trace.settings import SummarySettings
+from eroica.producers.trace.slots import communicators
 from eroica.producers.trace.steps import Steps, find_steps
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.summaries import Identity, Metric, StepRecord, Summary

@@ -15,7 +15,18 @@ from eroica.producers.trace.pattern import Samples
 from eroica.producers.trace.steps import find_steps
 from eroica.schemas.codec import decode, encode
 from eroica.schemas.errors import InvalidInput
-from eroica.schemas.summaries import Communicator, FunctionPattern, Identity, Metric, Slot, StepRecord, Summary, SummaryError
+from eroica.schemas.sketch import sketch_of
+from eroica.schemas.summaries import (
+    Communicator,
+    FunctionPattern,
+    Identity,
+    Metric,
+    Slot,
+    StepRecord,
+    Summary,
+    SummaryError,
+    Traffic,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -191,18 +202,25 @@ def test_an_unknown_rank_is_asked_for(make_trace: MakeTrace) -> None:
     assert identity_from_trace(read_trace(path), path, job="j", rank=4).rank == 4
 
 
+MANY = np.arange(1.0, 40.0)
+
+
 def large() -> Summary:
     functions = [
-        FunctionPattern(name=f"function {i} {'x' * 100}", category="python", stack=i, beta=0.5 / (i + 1), count=i)
+        FunctionPattern(
+            name=f"function {i} {'x' * 100}", category="python", stack=i, beta=0.5 / (i + 1), count=i, sketch=sketch_of(MANY)
+        )
         for i in range(400)
     ]
     slots = [
         Slot(op="all_reduce", index=i, step=[1, 2], start_us=[1.5, 2.5], duration_us=[3.5, i], exposed_us=[1.0, 2.0])
         for i in range(600)
     ]
+    traffic = [Traffic(op="all_reduce", up_to_bytes=8, count=39, total_us=780.0, max_us=39.0, sketch=sketch_of(MANY))]
     return Summary(
         who=WHO, first_step=1, last_step=2, window_us=10.0, ended_at_us=1, functions=functions,
-        stacks=[f"main;train {i};{'y' * 150}" for i in range(400)], communicators=[Communicator(name="0", slots=slots)],
+        stacks=[f"main;train {i};{'y' * 150}" for i in range(400)],
+        communicators=[Communicator(name="0", slots=slots, traffic=traffic)],
         steps=[StepRecord(step=i, start_us=1.0, duration_us=2.0, phases_us={"data": 1.0}) for i in range(100)],
     )  # fmt: skip
 
@@ -216,6 +234,9 @@ def test_a_large_summary_is_cut_and_says_so(limit: int) -> None:
     assert cut.lost["functions_cut"] == 400 - len(cut.functions)
     for function in cut.functions:
         assert cut.stacks[function.stack] == whole.stacks[int(function.name.split()[1])]
+    kept = sum(f.sketch is not None for f in cut.functions) + sum(t.sketch is not None for t in cut.communicators[0].traffic)
+    assert kept + cut.lost["sketches_cut"] <= 401
+    assert kept == 0 or all(f.sketch is not None for f in cut.functions if f.beta >= 0.01)
     slots = cut.communicators[0].slots
     assert (slots[0].index, slots[-1].index) == (0, 599)
     assert cut.functions[0].name == whole.functions[0].name
