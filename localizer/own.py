@@ -26,6 +26,7 @@ FLOOR_KNOWN = 0.005
 """… this one where each worker's own way is known from the past …"""
 FLOOR_FEW = 3.0
 """… and more in small roles, whose spread is known badly: times 1 + this / peers."""
+PAIR = 2
 MIN_HEALTHY = 1 / 3
 """The faster cluster of a role counts as usual if it has at least this share of its workers."""
 SAME, CHANGED, MIN_SAME = 0.03, 0.05, 0.25
@@ -124,12 +125,16 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
     for role in frame.roles if steps.size else []:
         rows = np.flatnonzero(frame.cls == role)
         then = past.own_us.get(frame.classes[role], 0.0) if past else 0.0
-        reference = _as_before(own[rows], then)
+        each = _by_rank(frame, rows, past)
+        reference = _as_before(own[rows], then, each, past.spread_us.get(frame.classes[role], 0.0) if past else 0.0)
+        if reference is None and each is not None and rows.size == PAIR:
+            reference = _the_other(own[rows], each)
+        alone = reference is None
         if reference is None:
             reference = _healthy(own[rows], [frame.hosts[row] for row in rows.tolist()])
         usual[rows] = np.median(own[rows][reference], axis=0)
         usual_parts[:, rows] = np.median(parts[:, rows][:, reference], axis=1)[:, None]
-        if rows.size < MIN_PEERS:
+        if rows.size < MIN_PEERS and (rows.size < PAIR or alone):
             continue
         apart = own[rows] - usual[rows] - _own_bias(frame, rows, past)
         spread[rows], excess[rows], comparable[rows] = _noise(apart), lasting_level(apart), True
@@ -188,18 +193,40 @@ def _own_bias(frame: Frame, rows: Ints, past: Past | None) -> Floats:
     return out
 
 
-def _as_before(own: Floats, then_us: float) -> Bools | None:
-    """Peers that are as fast as their role was, where most of it is not; ``None`` if the past does not tell.
+def _by_rank(frame: Frame, rows: Ints, past: Past | None) -> Floats | None:
+    """Own time of each of *rows* in the healthy profile; ``None`` unless it tells of all of them."""
+    known = [past.own_by_rank.get(rank, 0.0) for rank in frame.ranks[rows].tolist()] if past else [0.0]
+    return np.array(known) if min(known) > 0 else None
+
+
+def _as_before(own: Floats, then_us: float, each: Floats | None, spread_us: float) -> Bools | None:
+    """Peers that are as fast as they were, where most of the role is not; ``None`` if the past does not tell.
 
     :param own: shape (peers, steps).
+    :param each: shape (peers,): own times then where they are known one by one; else all are held against their role.
+    :param spread_us: of a single step then.
     """
-    if then_us <= 0:
-        return None
     level = np.median(own, axis=1)
-    same = np.abs(level - then_us) <= SAME * then_us
-    if float(np.median(level)) <= (1 + CHANGED) * then_us or int(same.sum()) < max(2, int(np.ceil(MIN_SAME * level.size))):
+    if then_us <= 0 or float(np.median(level)) <= (1 + CHANGED) * then_us:
         return None
-    return np.asarray(same)
+    if each is None:
+        same, least = np.abs(level - then_us) <= SAME * then_us, 2
+    else:
+        chance = 2 * 1.25 * spread_us * np.sqrt(2 / own.shape[1])
+        growth, least = level - each, 1
+        same = (growth <= max(SAME * then_us, min(chance, CHANGED * then_us))) & (growth >= -2 * CHANGED * then_us)
+    return np.asarray(same) if int(same.sum()) >= max(least, int(np.ceil(MIN_SAME * level.size))) else None
+
+
+def _the_other(own: Floats, each: Floats) -> Bools | None:
+    """Of a pair, the one that is as it was, if the other has become slower: no third is there to ask.
+
+    :param own: shape (2, steps).
+    :param each: shape (2,): own times then.
+    """
+    growth = np.median(own, axis=1) / each - 1
+    out = growth <= growth.min()
+    return np.asarray(out) if abs(growth.min()) <= SAME and growth.max() - growth.min() >= CHANGED else None
 
 
 def _healthy(own: Floats, hosts: list[str]) -> Bools:

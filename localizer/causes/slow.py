@@ -19,6 +19,8 @@ EQUAL_EXCESS = 0.25
 """A further culprit is at least this share as slow as the slowest, or gives back enough by itself."""
 GROSS, GROSS_GAP = 1.0, 3.0
 """Slower than usual by this share of it, by half of that in each step, and so many times as far out as any other peer."""
+PART_FAR = 5.0
+"""In one part of its own time, who stands out is so many spreads from the median, and does not count for the others' spread."""
 FUNCTION_SHARE = 0.10
 """A function is named if it makes up at least this share of the excess."""
 RELEASED = 0.25
@@ -29,7 +31,7 @@ def slow_rows(measures: Measures) -> Ints:
     """Rows whose own time stands out in most steps, whose peers wait for them, and whose mending would give time back."""
     own, settings = measures.own, measures.settings
     least = settings.min_effect * measures.step_us
-    z = np.maximum(own.z, _host_z(measures))
+    z = np.maximum(np.maximum(own.z, _host_z(measures)), _part_z(measures, least))
     out = np.flatnonzero(own.comparable & ((z >= own.limit) | _gross(measures)) & (own.excess_us >= least))
     out = out[_released(measures, out)]
     if out.size == 0:
@@ -100,6 +102,32 @@ def _host_z(measures: Measures) -> Floats:
         chance = few_samples(float(own.limit[0]), heads.size - 1) * max(between, 1.25 * each / np.sqrt(own.steps.size))
         out[mine] = np.repeat(level / np.maximum(np.maximum(chance, floor / np.sqrt(size)), 1e-9), size)
     return out
+
+
+def _part_z(measures: Measures, least: float) -> Floats:
+    """For each row of which *least* µs are in question, how far it stands out in what is done once a step, or in the rest.
+
+    A loader that starves is plain among loaders, and lost in the noise of the compute that comes after it. Two parts are two
+    chances to be wrong, which the spread of the noisier whole, in the floor, more than outweighs.
+    """
+    own, frame = measures.own, measures.frame
+    out = np.zeros(frame.size)
+    asked = own.comparable & (own.excess_us >= least) & (own.z < own.limit)
+    for role in np.unique(frame.cls[asked]).tolist():
+        rows = np.flatnonzero(frame.cls == role)
+        if rows.size < MIN_PEERS:
+            continue
+        level = float(np.median(own.usual_us[rows[0]]))
+        wider = few_samples(float(own.limit[0]), rows.size - 1)
+        floor = FLOOR * (1 + FLOOR_FEW / rows.size) * level
+        for part, usual in zip(own.parts_us, own.usual_parts_us, strict=True):
+            apart = part[rows] - usual[rows]
+            lasting = lasting_level(apart)
+            near = lasting <= np.median(lasting) + PART_FAR * spread_of(lasting)
+            single = MAD_TO_SIGMA * float(np.median(np.abs(apart[near] - lasting[near][:, None])))
+            chance = wider * max(spread_of(lasting[near]), 1.25 * single / np.sqrt(own.steps.size))
+            out[rows] = np.maximum(out[rows], np.where(near, 0.0, lasting) / max(chance, floor))
+    return np.where(asked, out, 0.0)
 
 
 def _released(measures: Measures, rows: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

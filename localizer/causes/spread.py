@@ -21,12 +21,14 @@ PROVEN = 2 / 3
 RESTLESS, RESTLESS_RATIO, RESTLESS_ALONE = 0.01, 1.5, 0.02
 """Unequal work spreads own times from step to step by this share, and so many times as much as in the healthy profile; without
 one by the last."""
+NOISY_RATIO = 2.2
+"""Where they spread by ``RESTLESS`` in the healthy profile already, chance makes more of it: so many times as much."""
 UNSEEN_PAST = 0.2
 """Without a past, restless machines may do what unequal data does."""
 CROWDED = 0.9
 """Training threads that wait for a CPU look like unequal work: that alone accuses nothing."""
-UNPROVEN = 0.08
-"""Without a past that shows what chance does here, less of the step is not worth a word."""
+UNPROVEN, UNPROVEN_EACH = 0.10, 0.04
+"""Without a past that shows what chance does here, less of the step is not worth a word, nor what is not lost in each of them."""
 PAUSE_SHARE = 0.4
 """A pause explains a worker's lateness if its longest is at least this share of it."""
 EXPLAINED = 0.5
@@ -51,7 +53,8 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
     apart = np.where(own.comparable[:, None], np.maximum(mended.sum(axis=0) - own.usual_us, 0.0), 0.0)
     # Only the latest of a step hold it up; the others' lateness is hidden behind theirs.
     weight = np.where(apart >= HOLDS_UP * apart.max(axis=0, initial=0.0), apart, 0.0)
-    loss = model.gain_us(mended, np.minimum(mended, own.usual_parts_us))
+    by_step = model.step_us(mended) - model.step_us(np.minimum(mended, own.usual_parts_us))
+    loss = float(by_step.mean())
     if measures.past is not None:
         # Unequal ranks lift the median too: against the past all of the growth counts, if most of it is unequal.
         grown = float(model.step_us(mended).mean()) - measures.past.busy_us
@@ -67,6 +70,8 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
         return [_finding(measures, "software_pause", who, max(loss, longest), what, share)]
     proven = measures.past is not None and slow.size == 0
     if loss < (PROVEN * least if proven else max(least, UNPROVEN * measures.step_us)):
+        return []
+    if measures.past is None and by_step.min() < UNPROVEN_EACH * measures.step_us:
         return []
     shared, each = common_pause(measures)
     if shared != "loader" and each >= EXPLAINED * loss:
@@ -125,7 +130,8 @@ def restless(measures: Measures) -> bool:
     if past is None:
         return spread >= RESTLESS_ALONE
     then = [past.spread_us.get(c, 0.0) / max(past.own_us.get(c, 0.0), 1e-9) for c in frame.classes if c in past.own_us]
-    return spread >= max(RESTLESS, RESTLESS_RATIO * float(np.median(then)) if then else RESTLESS_ALONE)
+    usual = float(np.median(then)) if then else 0.0
+    return spread >= max(RESTLESS, (NOISY_RATIO if usual >= RESTLESS else RESTLESS_RATIO) * usual if then else RESTLESS_ALONE)
 
 
 def _pause(measures: Measures, weight: Floats) -> tuple[str, float, Ints]:

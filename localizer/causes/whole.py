@@ -17,8 +17,14 @@ FUNCTION_SHARE = 0.10
 MAX_FUNCTIONS = 5
 UNKNOWN_GROWTH = 0.05
 """A step that is longer by this share than in the healthy profile is slow, whatever it is that makes it so."""
+UNKNOWN_ERRORS = 3.0
+"""It is longer by so many standard errors of the mean."""
 HOST_EFFECT, HOST_SPREADS = 1.5, 5.0
 """To accuse a host by its own past alone takes so many times the least effect, and so many spreads of its steps."""
+ALIKE, MOST = 0.25, 0.8
+"""The whole job is slower if so many ranks are, by this share of what the roles are."""
+RESTLESS_SHARE = 0.25
+"""Unequal work spreads steps by at least this share of what it lengthens them by."""
 PAUSE_SHARE = 0.5
 """Recorded pauses on all ranks that make up this share of the growth are its cause."""
 
@@ -40,10 +46,17 @@ def find_whole(measures: Measures) -> list[Finding]:
         return []
     if bool((roles < 0.5 * least).any()):
         return _one_host(measures, usual - then, growth)
+    now = np.median(own.own_us, axis=1)
+    if float(np.mean(now - then >= ALIKE * roles.min())) < MOST:
+        return []
     what, paused = common_pause(measures)
-    if what != "loader" and paused >= PAUSE_SHARE * growth:
+    if what == "loader":
+        once = np.array([past.once_us.get(frame.classes[c], 0.0) for c in frame.cls.tolist()])
+        paused = min(paused, float(np.median(np.median(own.parts_us[0], axis=1) - once)))
+    if paused >= PAUSE_SHARE * growth:
         return [pause_finding(measures, what, paused)]
-    if restless(measures):
+    apart = float(np.median((own.spread_us / np.maximum(usual, 1e-9))[own.comparable])) if own.comparable.any() else 0.0
+    if restless(measures) and apart >= RESTLESS_SHARE * float(np.median(1 - then / np.maximum(usual, 1e-9))):
         return [imbalance_finding(measures, growth)]
     grown = _grown(measures, growth)
     evidence = [
@@ -117,7 +130,11 @@ def find_unknown(measures: Measures) -> list[Finding]:
     if past is None or past.step_us <= 0 or own.steps.size == 0:
         return []
     typical = float(np.median(own.step_us))
-    if typical < (1 + UNKNOWN_GROWTH) * past.step_us:
+    # Both profiles are of a few steps.
+    chance = (
+        UNKNOWN_ERRORS * float(own.step_us.mean(axis=0).std(ddof=1)) * np.sqrt(2 / own.steps.size) if own.steps.size > 1 else 0.0
+    )
+    if typical < past.step_us + max(UNKNOWN_GROWTH * past.step_us, chance):
         return []
     evidence = Evidence(
         kind="step", metric="duration of the step", subject="all ranks", value=ms(typical), unit="ms", expected=ms(past.step_us),

@@ -64,6 +64,8 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         common = [f for f in common if f.functions[0] not in HARMLESS]
         notes.append(f"the ranks seen wait {measures.share(waiting_us):.0%} of the step, maybe for the ranks that are missing")
     if found:
+        # What all ranks lose alike since the healthy profile may be more than what one of them loses.
+        found += [f for f in find_whole(measures) if f.cls == "whole_job" and f.gain_us >= sum(g.gain_us for g in found)]
         notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a step in {f.functions[0]}" for f in common]
     else:
         found = common or find_whole(measures) or find_unknown(measures)
