@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.consumers.text import clean, one_line
+from eroica.schemas.ranks import say_ranks
 from eroica.schemas.verdicts import Action, Cause, Coverage, Evidence, Impact, Verdict
 
 MAX_CAUSES = 5
@@ -179,8 +180,7 @@ def _ranks(text: str) -> str:
 
 
 def _some_ranks(text: str) -> str:
-    """Ranges of ranks with their noun: one number is one rank."""
-    return f"rank {text}" if text.isdecimal() else f"ranks {_ranks(text)}"
+    return one_line(say_ranks(text, RANKS_WIDTH))
 
 
 def _named(noun: str, names: list[str]) -> str:

@@ -13,7 +13,7 @@ from eroica.localizer.frame import Frame, Ints
 from eroica.localizer.numbering import heads_of, stable_order
 from eroica.localizer.packed import PackedChunk, pack
 from eroica.schemas.groups import GroupChunk
-from eroica.schemas.ranks import parse_ranks
+from eroica.schemas.ranks import parse_ranks, say_ranks
 
 T = TypeVar("T")
 
@@ -95,7 +95,8 @@ def _picked(columns: Iterable[list[T]], order: Ints) -> list[T]:
 
 def _notes(heads: dict[str, GroupChunk], lost: dict[str, str]) -> list[str]:
     notes = [
-        f"class {name} (ranks {ranks or 'unknown'}) was never closed: nothing of it is known" for name, ranks in lost.items()
+        f"class {name} ({say_ranks(ranks) if ranks else 'ranks unknown'}) was never closed: nothing of it is known"
+        for name, ranks in lost.items()
     ]
     for name in sorted(heads):
         head = heads[name]

@@ -106,7 +106,7 @@ def function_evidence(frame: Frame, row: int, peers: Ints, grown: list[Grown], r
             expected=round(g.usual_us / 1e3, 3),
             score=round(g.value_us / g.usual_us, 3) if g.usual_us > 0 else round(g.value_us / 1e3, 3),
             rule=rule,
-            compared_with=f"ranks {name_rows(frame, peers)}",
+            compared_with=name_rows(frame, peers),
         )
         for g in grown
     ]

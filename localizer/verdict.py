@@ -18,7 +18,7 @@ from eroica.localizer.playbook import Leaf
 from eroica.localizer.profiles import place_of
 from eroica.localizer.words import headline
 from eroica.schemas.ids import stable_id
-from eroica.schemas.ranks import RankArray, format_ranks, parse_ranks
+from eroica.schemas.ranks import RankArray, format_ranks, parse_ranks, say_ranks
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import (
     Cause,
@@ -122,7 +122,7 @@ def _missing(frame: Frame) -> RankArray:
 
 
 def _doubt(finding: Finding, settings: LocalizeSettings) -> str:
-    who = f"ranks {format_ranks(finding.ranks)}" if finding.ranks.size else "no single rank"
+    who = say_ranks(format_ranks(finding.ranks)) if finding.ranks.size else "no single rank"
     why = f"; {finding.instead}" if finding.instead else ""
     sure = f"({finding.confidence:.2f} < {settings.accuse_confidence})"
     return f"seen but not sure enough to accuse {sure}: {finding.cls}, {who}{why}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from eroica.localizer.frame import Frame
 from eroica.localizer.judgement import Judgement
 from eroica.localizer.playbook import Leaf
+from eroica.schemas.ranks import say_ranks
 from eroica.schemas.verdicts import Cause, Status
 
 MAX_NAME = 100
@@ -58,7 +59,7 @@ def _who(root: Cause) -> str:
     if suspects.ranks:
         one = suspects.ranks.isdigit()
         on = f" on {hosts}" if hosts else ""
-        return f"{'rank' if one else 'ranks'} {suspects.ranks[:MAX_NAME]}{on} {single if one else several}"
+        return f"{say_ranks(suspects.ranks, MAX_NAME)}{on} {single if one else several}"
     if suspects.links:
         return f"the link {', '.join(suspects.links[:3])[:MAX_NAME]} is slow"
     return f"{'host' if len(suspects.hosts) == 1 else 'hosts'} {hosts} {single if len(suspects.hosts) == 1 else several}"

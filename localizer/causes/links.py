@@ -274,7 +274,7 @@ def _reading_evidence(measures: Measures, odd: list[OddReading], rows: Ints) -> 
     frame = measures.frame
     return [
         Evidence(
-            kind="metric", metric=o.name.partition("[")[0], subject=f"ranks {name_rows(frame, o.rows)}", value=round(o.value, 4),
+            kind="metric", metric=o.name.partition("[")[0], subject=name_rows(frame, o.rows), value=round(o.value, 4),
             unit=o.name.partition("[")[2].rstrip("]"), expected=round(o.usual, 4),
             score=round(o.value / o.usual, 3) if o.usual else round(o.value, 3), rule=RULE, compared_with="all other workers",
         )
@@ -286,7 +286,7 @@ def _reading_evidence(measures: Measures, odd: list[OddReading], rows: Ints) -> 
 def communicator_text(measures: Measures, number: int) -> str:
     """How evidence names a communicator."""
     c = measures.frame.communicators[number]
-    return f"{c.kind or 'communicator'} {c.name} (ranks {name_rows(measures.frame, measures.transfers.members[number])})"[:300]
+    return f"{c.kind or 'communicator'} {c.name} ({name_rows(measures.frame, measures.transfers.members[number])})"[:300]
 
 
 def _compared(measures: Measures, others: int) -> str:

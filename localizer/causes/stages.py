@@ -49,7 +49,7 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
     evidence = Evidence(
         kind="step", metric="own time per step", subject=f"stage {stage}", value=ms(level[stage]), unit="ms",
         expected=ms(found.expected_us), score=round(float(level[stage] / max(level.mean(), 1e-9)), 3), rule=RULE,
-        compared_with=f"{against}, ranks {name_rows(frame, rest)}",
+        compared_with=f"{against}, {name_rows(frame, rest)}",
     )  # fmt: skip
     finding = Finding(
         cls="pipeline_stage", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence], stages=[stage],

@@ -16,7 +16,7 @@ from eroica.localizer.playbook.model import UNITS, Condition
 from eroica.localizer.playbook.patterns import fits, found, in_stack
 from eroica.localizer.profile import WAITING_CATEGORY, function_label
 from eroica.localizer.stacks import main_stack
-from eroica.schemas.ranks import format_ranks
+from eroica.schemas.ranks import format_ranks, say_ranks
 
 Bools = npt.NDArray[np.bool_]
 MAX_ROWS = 1_024
@@ -244,13 +244,13 @@ class Facts:
 
     @cached_property
     def suspects_text(self) -> str:
-        """The suspects as ranges."""
-        return format_ranks(self.suspects)
+        """The suspects as people read them."""
+        return say_ranks(format_ranks(self.suspects))
 
     @cached_property
     def peers_text(self) -> str:
-        """The peers as ranges."""
-        return format_ranks(self.peers)
+        """The peers as people read them."""
+        return say_ranks(format_ranks(self.peers))
 
     def share(self, condition: Condition) -> float:
         """Share of the suspects' main stacks, or of the functions that the cause names, in which the pattern is found."""
