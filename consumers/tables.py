@@ -47,7 +47,12 @@ def render_explained(
 
 def _figures(figures: tuple[float, float, float], unit: str) -> str:
     value, expected, score = figures
-    return f"value {value:g} {one_line(unit, 20)}, expected {expected:g}, score {score:g}"
+    return f"value {_plain(value)} {one_line(unit, 20)}, expected {_plain(expected)}, score {_plain(score)}"
+
+
+def _plain(value: float) -> str:
+    """All digits that the verdict has, and no powers of ten."""
+    return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -25,6 +25,7 @@ from eroica.localizer.rules.functions import judge_functions
 from eroica.localizer.waiting import measure, partial
 from eroica.localizer.walk import Blame, walk
 from eroica.schemas.settings import LocalizeSettings
+from eroica.schemas.verdicts import NOT_ENOUGH
 
 LESSER_SHARE = 0.15
 """A cause that gives back less than this share of what the first does is left out."""
@@ -45,7 +46,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     steps, durations = frame.step_table()
     if frame.size == 0 or steps.size == 0:
         return Judgement(comparable=False, notes=["no steps were profiled by all workers"])
-    if frame.executions.size == 0:
+    if frame.collectives.size == 0:
         return judge_functions(frame, float(durations.mean()), _small_roles(frame), settings)
     measures = Measures(frame, settings, past)
     notes = _partial(partial(frame).size)
@@ -161,7 +162,7 @@ def _seen(measures: Measures, blame: Blame) -> list[str]:
         grown = grown_functions(frame, row, peers, FUNCTION_SHARE * float(own.excess_us[row]), most=1)
         where = f", most in {grown[0].label}" if grown else ""
         notes.append(
-            f"not enough to accuse: rank {int(frame.ranks[row])} causes {share[row]:.0%} of the waiting, own time "
+            f"{NOT_ENOUGH}: rank {int(frame.ranks[row])} causes {share[row]:.0%} of the waiting, own time "
             f"{ms(float(np.median(own.own_us[row])))} ms against {ms(float(np.median(own.usual_us[row])))} ms{where}"
         )
     return notes
