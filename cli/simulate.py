@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
@@ -28,7 +28,7 @@ Example: eroica simulate my.yaml --seed 7 --set job.world=1024 --bootstrap local
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("simulate", help=HELP)(command(simulate))
+    app.command("simulate", cls=Words, help=HELP)(command(simulate))
 
 
 def simulate(
