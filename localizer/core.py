@@ -158,7 +158,7 @@ class LocalizerCore:
     def _judge(self, request: str) -> list[Output]:
         # Taken out first: what cannot be judged must not be tried again with every message that follows.
         entry = self._open.pop(request)
-        frame = build_frame(entry.chunks.values(), release=True)
+        frame = build_frame(entry.chunks.values())
         past = self._past_of(frame)
         if frame.request.mode == "stacks":
             judgement = judge_stacks(frame)

@@ -126,7 +126,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         then = past.own_us.get(frame.classes[role], 0.0) if past else 0.0
         reference = _as_before(own[rows], then)
         if reference is None:
-            reference = _healthy(own[rows], [frame.hosts[row] for row in rows.tolist()])
+            reference = _healthy(own[rows], frame.hosts.code[rows], frame.hosts.names)
         usual[rows] = np.median(own[rows][reference], axis=0)
         usual_parts[:, rows] = np.median(parts[:, rows][:, reference], axis=1)[:, None]
         if rows.size < MIN_PEERS:
@@ -202,14 +202,14 @@ def _as_before(own: Floats, then_us: float) -> Bools | None:
     return np.asarray(same)
 
 
-def _healthy(own: Floats, hosts: list[str]) -> Bools:
+def _healthy(own: Floats, host: Ints, names: list[str]) -> Bools:
     """Which peers show what is usual: all, or all but one host where that is far slower and makes up half of the role.
 
     In a small job the median lies between the halves. That several hosts are the slow half is as likely as that the others are
     the odd ones: then nobody knows.
 
     :param own: shape (peers, steps).
-    :param hosts: of the peers.
+    :param host: of each peer, as an index into *names*.
     """
     level = np.median(own - np.median(own, axis=0), axis=1)
     everyone = np.ones(level.size, dtype=np.bool_)
@@ -227,7 +227,7 @@ def _healthy(own: Floats, hosts: list[str]) -> Bools:
     if gap < GAP_SPREADS * within or gap < GAP_SHARE * float(np.median(own)):
         return everyone
     reference = level <= order[at]
-    fast, slow = ({h for h, low in zip(hosts, reference.tolist(), strict=True) if low is side} for side in (True, False))
+    fast, slow = ({names[i] for i in np.unique(host[side]).tolist()} for side in (reference, ~reference))
     # A host that has fast workers too, or no name, is not what the slow ones have in common.
     return np.asarray(reference) if len(slow) == 1 and not slow & (fast | {""}) else everyone
 
@@ -235,13 +235,9 @@ def _healthy(own: Floats, hosts: list[str]) -> Bools:
 def phase_table(frame: Frame, steps: Ints, names: tuple[str, ...]) -> Floats:
     """Time of some phases by worker and step, shape (n, s)."""
     table = np.zeros((frame.size, steps.size))
-    if steps.size == 0:
-        return table
-    inside = np.isin(frame.step, steps)
-    at = np.searchsorted(steps, frame.step[inside])
-    for name in names:
+    for name in names if steps.size else ():
         if name in frame.phases_us:
-            table[frame.step_row[inside], at] += frame.phases_us[name][inside]
+            table += frame.phase_table(steps, name)
     return table
 
 
@@ -252,8 +248,13 @@ def _exposed(frame: Frame, steps: Ints) -> Floats:
         return table
     told = np.zeros(frame.size, dtype=np.bool_)
     if "comm_wait" in frame.phases_us:
-        told[frame.step_row[sum(frame.phases_us.values(), np.zeros(frame.step.size)) > 0]] = True
-    e = frame.executions
-    mine = np.flatnonzero(np.isin(e.step, steps) & ~told[e.row]) if e.size else np.empty(0, np.int64)
-    np.add.at(table, (e.row[mine], np.searchsorted(steps, e.step[mine])), np.maximum(e.exposed_us[mine], 0.0))
+        for name in ("comm_wait", *frame.phases_us):
+            if told.all():
+                return table
+            told[frame.step_row[frame.phases_us[name] > 0]] = True
+    for block in frame.collectives.blocks():
+        mine = np.flatnonzero(~told[block.row])
+        mine = mine[np.isin(block.step[mine], steps)]
+        at = (block.row[mine], np.searchsorted(steps, block.step[mine]))
+        np.add.at(table, at, np.maximum(block.floats("exposed_us")[mine], 0.0))
     return table

@@ -9,7 +9,6 @@ import numpy as np
 
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import name_rows
-from eroica.localizer.numbering import sums
 from eroica.schemas.groups import FunctionName
 from eroica.schemas.verdicts import Evidence
 
@@ -46,13 +45,9 @@ def exclusive_table(frame: Frame, rows: Ints, of: str = "exclusive_us") -> Float
     """Time on the critical path per step, or another of the patterns' times, shape (len(rows), functions), µs."""
     place = np.full(frame.size, -1, np.int64)
     place[rows] = np.arange(rows.size)
-    at = place[frame.pattern_row]
-    functions, told = len(frame.functions), frame.pattern[of]
-    cell = at * functions + frame.pattern_function
-    if rows.size < frame.size:
-        cell, told = cell[at >= 0], told[at >= 0]
-    steps = np.maximum(np.bincount(frame.step_row, minlength=frame.size), 1)[rows]
-    return np.asarray(sums(cell, told, rows.size * functions).reshape(rows.size, functions) / steps[:, None])
+    table = frame.patterns.table(of, place, rows.size, len(frame.functions))
+    table /= frame.steps_of[rows][:, None]
+    return table
 
 
 def grown_functions(frame: Frame, row: int, peers: Ints, least_us: float, most: int = 5) -> list[Grown]:

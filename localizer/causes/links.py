@@ -58,7 +58,7 @@ class _Place:
 
 def find_links(measures: Measures) -> list[Finding]:
     """The places that slow transfers have in common, by medium; where no transfers can be compared, odd counters of links."""
-    if measures.frame.executions.size == 0:
+    if measures.frame.collectives.size == 0:
         return []
     odd = odd_link_readings(measures.frame)
     found = []
@@ -73,6 +73,8 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     across = t.host_count > 1
     mine = t.known & (across if medium == "nic" else ~across)
     slow = mine & _slow(t.ratio, t.error, mine, proven=bool(measures.past and measures.past.transfers))
+    if not slow.any():
+        return None
     loss = float(t.lost_us[slow].max(initial=0.0))
     if loss < measures.settings.min_effect * measures.step_us:
         return None
