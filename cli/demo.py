@@ -64,7 +64,7 @@ def demo(
         print_json(result.as_json())
     else:
         closing = Text(result.closing(), style="bold red" if result.wrong else "bold green")
-        told.print("", render_verdict(result.verdict), "", closing)
+        told.print("", render_verdict(result.verdict), "", closing, sep="\n")
     return int(bool(result.wrong))
 
 
