@@ -65,7 +65,7 @@ def _pauses(parts: Sequence[PackedChunk], rows: Sequence[Ints]) -> Pauses:
         joined.join(t.total_us for t in tables), joined.join(t.max_us for t in tables),
     ]  # fmt: skip
     order = _by_name(joined.row, columns[1], len(kinds), *columns[2:])
-    row, code, count, total, longest = (column[order] for column in columns)
+    row, code, count, total, longest = columns if order is None else [column[order] for column in columns]
     return Pauses(row, code, kinds, count, total, longest)
 
 
@@ -75,12 +75,14 @@ def _readings(parts: Sequence[PackedChunk], rows: Sequence[Ints]) -> Readings:
     name, names = renamed([(t.name, t.names) for t in tables])
     row, code, mean = joined.row, joined.join(name, np.int64), joined.join(t.mean for t in tables)
     order = _by_name(row, code, len(names), mean)
-    return Readings(row[order], code[order], names, mean[order])
+    return Readings(row, code, names, mean) if order is None else Readings(row[order], code[order], names, mean[order])
 
 
-def _by_name(row: Ints, code: Ints, codes: int, *values: npt.NDArray[Any]) -> Ints:
-    """The order by row, code and values; entries of a row stand together, mostly one a code."""
+def _by_name(row: Ints, code: Ints, codes: int, *values: npt.NDArray[Any]) -> Ints | None:
+    """The order by row, code and values; ``None`` if it is this. Entries of a row stand together, mostly one a code."""
     key = row * codes + code
+    if bool((key[1:] > key[:-1]).all()):
+        return None
     order = np.argsort(key, kind="stable")
     ranked = key[order]
     return np.lexsort((*values[::-1], key)) if bool((ranked[1:] == ranked[:-1]).any()) else order

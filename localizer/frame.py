@@ -138,6 +138,12 @@ class Frame:
         wanted = np.array([name in hosts for name in self.hosts.names], dtype=np.bool_)
         return self.ranks[wanted[self.hosts.code]] if wanted.size else self.ranks[:0]
 
+    def rows_of(self, role: int) -> slice | Ints:
+        """Rows of a class, as a slice where they stand together: then looking at them copies nothing."""
+        rows = np.flatnonzero(self.cls == role)
+        together = rows.size > 0 and int(rows[-1] - rows[0]) == rows.size - 1
+        return slice(int(rows[0]), int(rows[-1]) + 1) if together else rows
+
     @cached_property
     def steps_of(self) -> Ints:
         """How many steps each worker tells of, at least 1, shape (n,)."""

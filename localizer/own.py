@@ -96,12 +96,18 @@ class OwnTime:
     """Shape (n,): the ``z`` beyond which chance is no explanation, by the number of workers."""
     comparable: Bools
     """Shape (n,): whether the role is large enough to compare."""
+    _mended: dict[bytes, Floats] = field(default_factory=dict, repr=False, compare=False)
 
     def mended(self, rows: Ints) -> Floats:
-        """``parts_us`` with *rows* as fast as usual."""
-        out: Floats = self.parts_us.copy()
-        out[:, rows] = np.minimum(out[:, rows], self.usual_parts_us[:, rows])
-        return out
+        """``parts_us`` with *rows* as fast as usual; not to be written to."""
+        if rows.size == 0:
+            return self.parts_us
+        if (key := rows.tobytes()) not in self._mended:
+            out: Floats = self.parts_us.copy()
+            out[:, rows] = np.minimum(out[:, rows], self.usual_parts_us[:, rows])
+            out.setflags(write=False)
+            self._mended[key] = out
+        return self._mended[key]
 
 
 def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTime:
@@ -122,16 +128,20 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
     comparable = np.zeros(n, dtype=np.bool_)
     limit = np.full(n, max(least_z, -NormalDist().inv_cdf(FALSE_ALARMS / max(n, 1))))
     for role in frame.roles if steps.size else []:
-        rows = np.flatnonzero(frame.cls == role)
+        rows = frame.rows_of(role)
         then = past.own_us.get(frame.classes[role], 0.0) if past else 0.0
-        reference = _as_before(own[rows], then)
+        mine, its_parts = own[rows], parts[:, rows]
+        reference = _as_before(mine, then)
         if reference is None:
-            reference = _healthy(own[rows], frame.hosts.code[rows], frame.hosts.names)
-        usual[rows] = np.median(own[rows][reference], axis=0)
-        usual_parts[:, rows] = np.median(parts[:, rows][:, reference], axis=1)[:, None]
-        if rows.size < MIN_PEERS:
+            reference = _healthy(mine, frame.hosts.code[rows], frame.hosts.names)
+        every = bool(reference.all())
+        usual[rows] = np.median(mine if every else mine[reference], axis=0)
+        usual_parts[:, rows] = np.median(its_parts if every else its_parts[:, reference], axis=1)[:, None]
+        if mine.shape[0] < MIN_PEERS:
             continue
-        apart = own[rows] - usual[rows] - _own_bias(frame, rows, past)
+        apart = mine - usual[rows]
+        if past is not None:
+            apart -= _own_bias(frame, role, past)
         spread[rows], excess[rows], comparable[rows] = _noise(apart), lasting_level(apart), True
         between[rows] = _lasting_spread(excess[rows][reference])
         few[rows] = int(reference.sum())
@@ -146,6 +156,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         chance = np.where(spread[rows] > RESTLESS * level[rows], WILD * chance, chance)
         floor = np.where(known[rows], FLOOR_KNOWN, FLOOR) * (1 + FLOOR_FEW / few[rows]) * level[rows]
         z[rows] = excess[rows] / np.maximum(np.maximum(chance, floor), 1e-9)
+    parts.setflags(write=False)
     return OwnTime(steps, step_us, wait, own, usual, parts, usual_parts, spread, excess, z, limit, comparable)
 
 
@@ -176,16 +187,11 @@ def lasting_level(table: Floats) -> Floats:
     return np.asarray(np.sort(table, axis=1)[:, (table.shape[1] - 1) // 3])
 
 
-def _own_bias(frame: Frame, rows: Ints, past: Past | None) -> Floats:
-    """How much slower than its role each of *rows* was in the healthy past, shape (peers, 1); 0 where that is not known."""
-    out = np.zeros((rows.size, 1))
-    if past is None:
-        return out
-    role = past.own_us.get(frame.classes[int(frame.cls[rows[0]])], 0.0)
-    for i, rank in enumerate(frame.ranks[rows].tolist()):
-        known = past.own_by_rank.get(rank)
-        out[i] = 0.0 if known is None else float(np.clip(known - role, -MAX_BIAS * role, MAX_BIAS * role))
-    return out
+def _own_bias(frame: Frame, role: int, past: Past) -> Floats:
+    """How much slower than its *role* each worker of it was in the healthy past, shape (peers, 1); 0 where that is not known."""
+    usual = past.own_us.get(frame.classes[role], 0.0)
+    then = np.array([past.own_by_rank.get(rank, usual) for rank in frame.ranks[frame.rows_of(role)].tolist()])
+    return np.asarray(np.clip(then - usual, -MAX_BIAS * usual, MAX_BIAS * usual))[:, None]
 
 
 def _as_before(own: Floats, then_us: float) -> Bools | None:

@@ -67,7 +67,10 @@ class Coords:
         axes: dict[tuple[str, ...], int] = {}
         of = [np.array([axes.setdefault(one, len(axes)) for one in part.axes], dtype=np.int64) for part in parts]
         most = max((part.values.shape[1] for part in parts), default=0)
-        values = [np.pad(part.values, ((0, 0), (0, most - part.values.shape[1]))) for part in parts]
+        values = [
+            part.values if part.values.shape[1] == most else np.pad(part.values, ((0, 0), (0, most - part.values.shape[1])))
+            for part in parts
+        ]
         code = [own[part.code] if own.size else part.code for own, part in zip(of, parts, strict=True)]
         return cls(list(axes), np.concatenate(code), np.concatenate(values))
 
