@@ -28,7 +28,7 @@ Example: eroica group --bootstrap kafka:9092
 LOCALIZE_HELP = """Compare peers and publish one verdict for each profile request, exactly once.
 
 Run as many as you like: they share the work. Ends in order on SIGTERM. Rule sets: eroica (default), paper, guide. To compare, it
-needs three ranks of one role, or the job's own healthy past.
+needs three ranks of one role.
 
 Example: eroica localize --bootstrap kafka:9092 --set localize.rules=eroica
 """

@@ -151,8 +151,13 @@ def _small_roles(frame: Frame) -> list[str]:
 
 
 def _seen(measures: Measures, blame: Blame) -> list[str]:
-    """What was seen of those who cause most waiting, where it is not enough to accuse anybody."""
+    """What was seen of those who cause most waiting, where it is not enough to accuse anybody.
+
+    Nothing, where all own time beyond the usual is less of the step than an effect that counts: some rank always comes last.
+    """
     frame, own = measures.frame, measures.own
+    if measures.share(measures.lost_own_us) < measures.settings.min_effect:
+        return []
     share = blame.kept.sum(axis=1) / max(blame.total_us, 1e-9)
     notes = []
     for row in np.lexsort((np.arange(frame.size), -share)).tolist()[:MAX_SEEN]:
