@@ -30,8 +30,11 @@ lint: $(READY) ## Format, style, types, and the one-way imports
 	@PYTHON=$(BIN)/python bash tools/mypy.sh
 	@cd build/links && PYTHONPATH=. ../../$(BIN)/lint-imports --config ../../pyproject.toml --no-cache --no-logo
 
-bench: $(READY) ## Cost of the hook, throughput of the streams
-	@shopt -s nullglob; for file in bench/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+# 77: a benchmark that lacks what it needs, and has said so.
+bench: $(READY) ## Every benchmark, half an hour; those that lack the real data, Java or Maven are left out with a sentence
+	@for file in $$(grep -l '^if __name__ == "__main__":' bench/*.py); do \
+	  echo "== $$file"; $(BIN)/python "$$file" || { code=$$?; [ $$code -eq 77 ] || exit $$code; }; \
+	done
 
 kafka: $(READY) ## Apache Kafka on this machine until Ctrl-C: make kafka NODES=3 PORT=9092
 	@$(BIN)/python -m eroica.bus.local --nodes $(NODES) --port $(PORT)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from needs import DATA, existing
 
 from eroica.producers.trace import read_trace
 from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET, Trace
@@ -88,15 +89,13 @@ def ours(trace: Trace, whole: bool) -> dict[str, float]:
 def main() -> None:
     """Compare and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("traces", type=Path, nargs="?", default=Path(__file__).resolve().parents[1] / "../shared/data/traces")
+    parser.add_argument("traces", type=Path, nargs="?", default=DATA / "traces")
     parser.add_argument("--hta", help="interpreter of an environment with HolisticTraceAnalysis; without it our figures alone")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
     for place in COMPARED:
-        path = (options.traces / place).resolve()
-        if not path.exists():
-            raise SystemExit(f"{path}: there is no such trace; give the folder of traces")
+        path = existing((options.traces / place).resolve())
         trace = read_trace(path)
         row: dict[str, Any] = {"trace": place, "exact": ours(trace, False), "whole_us": ours(trace, True)}
         rows.append(row | ({"hta": theirs(options.hta, path)} if options.hta else {}))

@@ -88,10 +88,10 @@ def paper_rule(parts: list[PackedChunk], functions: int) -> tuple[Ints, Ints]:
     return rows, columns
 
 
-def eroica_rule(parts: list[PackedChunk], advice: Advice, *, release: bool = False) -> bytes:
+def eroica_rule(parts: list[PackedChunk], advice: Advice) -> bytes:
     """The verdict as it stands on the topic; *advice* holds the playbook, which a service reads once."""
     settings = LocalizeSettings()
-    frame = build_frame(parts, release=release)
+    frame = build_frame(parts)
     return encode(make_verdict(frame, RULE_SETS[settings.rules](frame, settings, None), settings, advice))
 
 
@@ -117,7 +117,7 @@ def measure(workers: int, profile: bool) -> Result:
         if profile and take == 0:
             profiler.enable()
         # The service frees the columns on the way; here they are needed again where there is another take.
-        raw = eroica_rule(parts, advice, release=takes == 1)
+        raw = eroica_rule(parts, advice)
         profiler.disable()
         wall.append(time.perf_counter() - began)
         cpu.append(time.process_time() - used)

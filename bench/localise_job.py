@@ -13,6 +13,7 @@ import numpy as np
 
 from eroica.localizer.frame import Floats, Ints, Pauses, Readings
 from eroica.localizer.packed import PATTERN_FLOATS, PackedChunk, PackedExecutions, PackedSlots, Workers
+from eroica.localizer.tables import Coords, Names
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.groups import (
     CommunicatorName,
@@ -108,8 +109,9 @@ def _stage(
                 received=f"{first}-{first + each - 1}", inputs={f"summaries/{stage}": f"0-{each - 1}"},
             ),
             workers=Workers(
-                ranks=ranks, hosts=[f"host-{r // TENSOR}" for r in ranks.tolist()], devices=["H100"] * n,
-                coords=[{"tp": r % TENSOR, "dp": (r - first) // TENSOR, "pp": stage} for r in ranks.tolist()],
+                ranks=ranks, hosts=Names.of([f"host-{r // TENSOR}" for r in ranks.tolist()]),
+                devices=Names.of(["H100"] * n),
+                coords=Coords.of([{"tp": r % TENSOR, "dp": (r - first) // TENSOR, "pp": stage} for r in ranks.tolist()]),
                 late=np.zeros(n, np.bool_), ended_at_us=np.full(n, blank.request.issued_at_us + int(ends.sum()), np.int64),
             ),
             **_patterns(rng, own[rows], float(ends.sum())),
@@ -214,7 +216,7 @@ def message(part: PackedChunk) -> GroupChunk:
                 last_step=99 + STEPS, window_us=round(float(part.step_us[:STEPS].sum()), 1), ended_at_us=ended,
             )
             for rank, host, device, coords, ended in zip(
-                w.ranks.tolist(), w.hosts, w.devices, w.coords, w.ended_at_us.tolist(), strict=True
+                w.ranks.tolist(), w.hosts, w.devices, w.coords.each(), w.ended_at_us.tolist(), strict=True
             )
         ],
         functions=part.functions,

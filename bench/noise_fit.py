@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from needs import DATA, existing
 
 from eroica.simulator.effects import Effects
 from eroica.simulator.engine import Engine
@@ -24,7 +24,6 @@ from eroica.simulator.workload import build_workload
 from eroica.topology.stepgraph import Op
 from eroica.topology.straggler_analysis import read_timeline
 
-DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "straggler_analysis"
 KINDS: Mapping[str, tuple[str, ...]] = {
     "compute": ("forward-compute", "backward-compute"),
     "optimizer": ("optimizer",),
@@ -61,11 +60,7 @@ def deviations(table: Table, kinds: tuple[str, ...]) -> npt.NDArray[np.float64]:
 def main() -> int:
     tables: dict[str, Table] = {}
     for job in ("AR", "ST"):
-        path = DATA / f"trace-{job}.parquet"
-        if not path.exists():
-            print(f"{path.name} is not there: nothing to compare with", file=sys.stderr)
-            return 0
-        timeline = read_timeline(path)
+        timeline = read_timeline(existing(DATA / "straggler_analysis" / f"trace-{job}.parquet"))
         tables[job] = timeline.transfer_s, timeline.graph.ops
     scenario = parse_scenario(LIKE_THEM)
     engine = Engine(build_workload(scenario))

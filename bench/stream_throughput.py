@@ -20,11 +20,12 @@ from pathlib import Path
 
 import orjson
 import psutil
+from needs import leave_out
 
 from eroica.bus import BusProducer, ensure_topics, read_partitions
 from eroica.bus.local import KafkaCluster
 from eroica.schemas.codec import decode, encode
-from eroica.schemas.errors import EroicaError
+from eroica.schemas.errors import EroicaError, MissingDependency
 from eroica.schemas.iterations import IterationBatch, RankIterations, StepPartial
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.topics import message_key
@@ -172,6 +173,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         result = measure(options.jobs, options.hosts, options.rounds, options.steps)
+    except MissingDependency as error:
+        leave_out(error)
     except EroicaError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from needs import DATA, existing
 from trace_mutations import difference, mutated
 
 from eroica.producers.trace import SummarySettings, identity_from_trace, read_trace, summarise
@@ -159,15 +160,14 @@ def fuzz(folder: Path, count: int) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("traces", type=Path, nargs="?", default=Path(__file__).resolve().parents[1] / "../shared/data/traces")
+    parser.add_argument("traces", type=Path, nargs="?", default=DATA / "traces")
     parser.add_argument("--hta", help="interpreter of an environment with HolisticTraceAnalysis")
     parser.add_argument("--tile-mb", type=int, default=500)
     parser.add_argument("--times", type=int, default=5, help="each measurement; the fastest counts")
     parser.add_argument("--fuzz", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if not options.traces.exists():
-        raise SystemExit(f"{options.traces}: no folder of traces; give one")
+    existing(options.traces)
     result: dict[str, Any] = {"compared": [], "goals": GOALS, "cores": os.cpu_count(), "limit_bytes": SummarySettings().max_bytes}
     for place in COMPARED:
         path = (options.traces / place).resolve()

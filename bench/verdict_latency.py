@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
+from needs import leave_out
 
 from eroica.bus import BusProducer, ensure_topics, read_partitions
 from eroica.bus.local import KafkaCluster
@@ -31,7 +32,7 @@ from eroica.bus.producer import wait_delivered
 from eroica.localizer.core import LocalizerCore
 from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.control import ProfileRequest
-from eroica.schemas.errors import EroicaError
+from eroica.schemas.errors import EroicaError, MissingDependency
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.outputs import InputRef
 from eroica.schemas.settings import GroupSettings, KafkaSettings, LocalizeSettings
@@ -247,6 +248,8 @@ def main() -> int:
                         process.terminate()
                     for process in processes:
                         process.wait(30)
+        except MissingDependency as error:
+            leave_out(error)
         except EroicaError as error:
             print(error, file=sys.stderr)
             return error.exit_code

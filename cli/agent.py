@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import set_up_logging
 
 HELP = """Report what the training processes of this host do, and profile them when asked.
 
 One agent a host, beside the jobs or in a container that shares the runtime directory with them. On SIGTERM it sends what is
-left and ends.
+left and ends. Jobs find it through the runtime directory, whichever is started first.
 
 Example: eroica agent --bootstrap kafka:9092 --host node-17
 """
@@ -21,7 +21,7 @@ Example: eroica agent --bootstrap kafka:9092 --host node-17
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("agent", help=HELP)(command(agent))
+    app.command("agent", cls=Words, help=HELP)(command(agent))
 
 
 def agent(

@@ -10,14 +10,14 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import clean
 
-HELP = """Train a small model on this machine, slow one worker down, and watch the verdict come.
+HELP = """Train a small model on this machine, slow one worker down, and watch the verdict come, in about a minute.
 
 Everything is real: torch processes, Kafka protocol, profiles. An embedded broker is used unless --bootstrap names one. Ends with
-exit code 0 if the verdict is right: it names the slowed rank, or nobody for --fault none.
+exit code 0 if the verdict is right, else 1: it names the slowed rank, or nobody for --fault none.
 
 Example: eroica demo --fault slow-data --fault-rank 2
 """
@@ -25,7 +25,7 @@ Example: eroica demo --fault slow-data --fault-rank 2
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("demo", help=HELP)(command(demo))
+    app.command("demo", cls=Words, help=HELP)(command(demo))
 
 
 def demo(
@@ -64,7 +64,7 @@ def demo(
         print_json(result.as_json())
     else:
         closing = Text(result.closing(), style="bold red" if result.wrong else "bold green")
-        told.print("", render_verdict(result.verdict), "", closing)
+        told.print("", render_verdict(result.verdict), "", closing, sep="\n")
     return int(bool(result.wrong))
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 
@@ -22,7 +22,7 @@ _BROKER = ("broker", "topics")
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("doctor", help=HELP)(command(doctor))
+    app.command("doctor", cls=Words, help=HELP)(command(doctor))
 
 
 def doctor(

@@ -6,15 +6,16 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from eroica import __version__
 from eroica.cli import output
-from eroica.cli.options import Assignments, Bootstrap, Common, Config, Prefix
+from eroica.cli.options import Assignments, Bootstrap, Common, Config, Prefix, Words
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import EroicaError
 
@@ -47,9 +48,13 @@ CLOSED_PIPE = 141
 
 HELP = """Find out which worker makes a training job slow, and who merely waits.
 
+To see it work on this machine: eroica demo. On a job of yours: topics ensure, then detect, group and localize; an agent on each
+host; run -- your training command; and verdicts --follow. On traces that you have: diagnose.
+
 Example: eroica demo --fault slow-data
 
-Exit codes: 0 fine, 1 a finding where asked to fail on it, 2 wrong use, 3 broken input, 4 broker trouble.
+Exit codes: 0 fine, 1 a finding where asked to fail on it, 2 wrong use, 3 broken input, 4 broker trouble. An error is one
+sentence; EROICA_DEBUG=1 adds where it came from.
 """
 
 
@@ -62,10 +67,13 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A placeholder with the one-line help: enough for the list and for spelling hints."""
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1], callback=_nothing) if cmd_name in COMMANDS else None
+        return Words(cmd_name, help=COMMANDS[cmd_name][1], callback=_nothing) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The real command."""
+        """The real command; of an unknown one, what it may have been meant to be."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"No such command {args[0][:60]!r}.{f' Did you mean {near[0]!r}?' if near else ''}")
         name, placeholder, rest = super().resolve_command(ctx, args)
         return name, load(str(name)) if name in COMMANDS else placeholder, rest
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from eroica.schemas.settings import EroicaSettings
@@ -19,9 +21,18 @@ if TYPE_CHECKING:
 PANEL = "Common options"
 
 Bootstrap = Annotated[
-    str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="Kafka brokers, comma separated.", rich_help_panel=PANEL)
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="Kafka brokers, comma separated; default localhost:9092.",
+        rich_help_panel=PANEL,
+    ),
 ]
-Prefix = Annotated[str | None, typer.Option("--prefix", help="In front of every topic's name.", rich_help_panel=PANEL)]
+Prefix = Annotated[
+    str | None,
+    typer.Option("--prefix", metavar="TEXT", help="In front of every topic's name.", rich_help_panel=PANEL),
+]
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, TOML.", rich_help_panel=PANEL)]
 Assignments = Annotated[
     list[str] | None,
@@ -77,6 +88,25 @@ class Common:
         for assignment in self.assignments:
             words += ["--set", assignment]
         return words
+
+
+class Words(TyperCommand):
+    """A command whose usage line shows its arguments as they are typed, and whose line in a list is never cut."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The options, then each argument by its metavar."""
+        named = [p.metavar or (p.name or "").upper() for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        return ["[OPTIONS]", *named]
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """The first sentence of the help, whole."""
+        del limit
+        return first_sentence(self.help or "")
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of *text*, on one line."""
+    return re.split(r"(?<=\.)\s", text.strip(), maxsplit=1)[0].replace("\n", " ")
 
 
 def common_of(context: typer.Context) -> Common:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_bytes
 from eroica.schemas.errors import InvalidInput, UsageError
 
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 
 HELP = """Ask all ranks of a running job to profile the same steps; the verdict follows as for any other request.
 
+Needs a running agent on the job's hosts. Exit code 2 if no job of this name has announced itself, 3 if with --wait no verdict
+came in time.
+
 Example: eroica profile llama-7b --steps 5 --wait
 """
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("profile", help=HELP)(command(profile))
+    app.command("profile", cls=Words, help=HELP)(command(profile))
 
 
 def profile(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
@@ -17,7 +17,7 @@ from eroica.schemas.errors import UsageError
 HELP = """Write a job's topics to a folder: what is there now, until a verdict came, or until stopped.
 
 Into a folder with a recording of the same job it goes on where that ends. Give the settings of the services (--config, --set): a
-replay starts from them.
+replay starts from them. Exit code 2 if nothing of a job of this name was found; then no recording is left behind.
 
 Example: eroica record --job llama-7b --out recording --until-verdict
 """
@@ -25,7 +25,7 @@ Example: eroica record --job llama-7b --out recording --until-verdict
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("record", help=HELP)(command(record))
+    app.command("record", cls=Words, help=HELP)(command(record))
 
 
 def record(
@@ -64,6 +64,5 @@ def record(
     if as_json:
         print_json(counts)
     else:
-        text = ", ".join(f"{name} {count}" for name, count in counts.items())
-        out().print(f"{one_line(directory)}: {text or f'nothing on the topics is of job {one_line(job, 100)}'}")
+        out().print(f"{one_line(directory)}: {', '.join(f'{name} {count}' for name, count in counts.items())}")
     return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_bytes, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import InvalidInput, UsageError
@@ -32,13 +32,19 @@ Example: eroica replay recording --to-kafka --bootstrap localhost:9092 --prefix 
 """
 
 
+AGAINST = {
+    "same": "against the recorded verdict: same",
+    "different": "against the recorded verdict: different",
+    "new": "no verdict of this request was recorded to compare with",
+    "missing": "a verdict was recorded that is not reached again",
+}
 FILE_WIDTH = 160
 """Characters of a table's line where no terminal sets them."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("replay", help=HELP)(command(replay))
+    app.command("replay", cls=Words, help=HELP)(command(replay))
 
 
 def replay(
@@ -100,6 +106,7 @@ def _show(result: ReplayResult, as_json: bool, verify: bool) -> None:
     from eroica.consumers.render import render_verdict
 
     console = out()
+    nothing = all(one.state == "new" for one in result.verdicts)
     for one in result.verdicts:
         if verify and as_json:
             print_json({"request": one.request, "verdict_id": one.verdict.verdict_id, "state": one.state})
@@ -108,10 +115,13 @@ def _show(result: ReplayResult, as_json: bool, verify: bool) -> None:
         elif not as_json:
             if one.state != "missing":
                 console.print(render_verdict(one.verdict))
-            console.print(f"  against the recorded verdict: {one.state}", "")
+            console.print(*([] if nothing else [f"  {AGAINST[one.state]}"]), "", sep="\n")
     notes = [f"groups: {result.chunks}", f"requests of detect: {result.requests}"]
     notes += [f"{result.refused} messages were refused"] if result.refused else []
-    notes += [] if result.verdicts else ["the recording leads to no verdict"]
+    if not result.verdicts:
+        notes.append("the recording leads to no verdict")
+    elif nothing:
+        notes.append("no verdict was recorded to compare with")
     for note in [*notes, *result.notes]:
         err().print(one_line(note))
 
@@ -131,7 +141,8 @@ def _explain(directory: Path, manifest: Manifest, settings: EroicaSettings, verd
         console.width = FILE_WIDTH
     if not as_json:
         console.print(headline(found.verdict))
-        console.print(f"{found.verdict.verdict_id}, against the recorded verdict: {found.state}", "")
+        console.print(f"{found.verdict.verdict_id}, {AGAINST[found.state]}", "")
+    several = len({item.cause for item in found.items}) > 1
     for item in found.items:
         e = item.explanation
         again = (e.value, e.expected, e.score) if e is not None else None
@@ -142,7 +153,9 @@ def _explain(directory: Path, manifest: Manifest, settings: EroicaSettings, verd
             print_json(line | {"again": dict(zip(("value", "expected", "score"), again or (), strict=False))} | table)
         else:
             how, columns, rows = (e.how, e.columns, e.rows) if e is not None else (item.why_not, (), [])
-            console.print(render_explained(item.cause, item.evidence, how, columns, rows, again, agrees=agrees))
+            console.print(
+                render_explained(item.cause if several else None, item.evidence, how, columns, rows, again, agrees=agrees)
+            )
     err().print(f"{len(found.items)} items of evidence, {len(found.items) - found.wrong} made again the same")
     return int(found.wrong > 0)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.schemas.errors import UsageError
 
 HELP = """Start a training command with the hook inside, without a change to its code.
@@ -22,12 +22,12 @@ Example: eroica run --job llama-7b -- torchrun --nproc-per-node 8 train.py
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("run", help=HELP)(command(run))
+    app.command("run", cls=Words, help=HELP)(command(run))
 
 
 def run(
     common: Common,
-    words: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="The training command.")],
+    words: Annotated[list[str], typer.Argument(metavar="-- COMMAND …", help="The training command.")],
     job: Annotated[str | None, typer.Option(help="The job's name; default: EROICA_JOB, else the launcher's run id.")] = None,
     host: Annotated[str | None, typer.Option(help="This host's name; default: EROICA_HOST, else the real one.")] = None,
     runtime_dir: Annotated[Path | None, typer.Option("--runtime-dir", help="Folder of the agent's socket.")] = None,

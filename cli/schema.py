@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import out, print_json
 
 HELP = """Print the JSON Schema (2020-12) of a message kind or topic, or the table of all settings.
@@ -22,12 +22,12 @@ Example: eroica schema settings
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("schema", help=HELP)(command(schema))
+    app.command("schema", cls=Words, help=HELP)(command(schema))
 
 
 def schema(
     common: Common,
-    name: Annotated[str | None, typer.Argument(help="A kind of message, a topic, or: settings.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A kind of message, a topic, or: settings.")] = None,
     directory: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write all schemas as files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="settings as JSON Schema, the list as JSON.")] = False,
 ) -> None:

@@ -7,23 +7,28 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import set_up_logging
 from eroica.schemas.errors import UsageError
 
 DETECT_HELP = """Watch the iterations of all jobs and ask for a profile when one gets slow, spikes or stands still.
 
-Run as many as you like: they share the work. Ends in order on SIGTERM.
+Run as many as you like: they share the work. Ends in order on SIGTERM. What counts as slow:
+eroica schema settings, section detect.
 
 Example: eroica detect --bootstrap kafka:9092 --set detect.window=50
 """
 GROUP_HELP = """Collect the behaviour summaries of each profile request, one comparison class at a time.
 
-Run as many as you like: they share the work. Ends in order on SIGTERM.
+A class is judged when all have answered, or at the request's deadline. Run as many as you like: they share the work. Ends in
+order on SIGTERM.
 
 Example: eroica group --bootstrap kafka:9092
 """
 LOCALIZE_HELP = """Compare peers and publish one verdict for each profile request, exactly once.
+
+Run as many as you like: they share the work. Ends in order on SIGTERM. Rule sets: eroica (default), paper, guide. To compare, it
+needs three ranks of one role.
 
 Example: eroica localize --bootstrap kafka:9092 --set localize.rules=eroica
 """
@@ -33,9 +38,9 @@ Workdir = Annotated[Path | None, typer.Option(help="For the little that a worker
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("detect", help=DETECT_HELP)(command(detect))
-    app.command("group", help=GROUP_HELP)(command(group))
-    app.command("localize", help=LOCALIZE_HELP)(command(localize))
+    app.command("detect", cls=Words, help=DETECT_HELP)(command(detect))
+    app.command("group", cls=Words, help=GROUP_HELP)(command(group))
+    app.command("localize", cls=Words, help=LOCALIZE_HELP)(command(localize))
 
 
 def detect(common: Common, workdir: Workdir = None) -> int:

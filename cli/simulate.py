@@ -5,15 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
+from eroica.schemas.ranks import say_ranks
 
 HELP = """Simulate a training job with the faults of a scenario, and write its messages as a recording or send them to a broker.
 
@@ -28,7 +29,7 @@ Example: eroica simulate my.yaml --seed 7 --set job.world=1024 --bootstrap local
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("simulate", help=HELP)(command(simulate))
+    app.command("simulate", cls=Words, help=HELP)(command(simulate))
 
 
 def simulate(
@@ -90,9 +91,16 @@ def simulate(
     told = ", ".join(f"{name} {count}" for name, count in counts.items())
     out().print(f"{one_line(directory or settings.kafka.bootstrap)}: {told}")
     for cause in truth["causes"] or [{"fault": "nothing", "suspects": {}}]:
-        where = "; ".join(f"{kind} {one_line(value, 100)}" for kind, value in cause["suspects"].items() if value)
+        where = "; ".join(_place(kind, value) for kind, value in cause["suspects"].items() if value)
         out().print(f"  broken: {cause['fault']}{f' at {where}' if where else ''}")
     return 0
+
+
+def _place(kind: str, value: str | list[Any]) -> str:
+    """Suspects of one kind, as people read them."""
+    if kind == "ranks":
+        return one_line(say_ranks(str(value), 100))
+    return f"{kind if len(value) > 1 else kind[:-1]} {one_line(', '.join(map(str, value)), 100)}"
 
 
 def _path(scenario: str) -> Path:

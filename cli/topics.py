@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
@@ -32,10 +32,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    topics = typer.Typer(no_args_is_help=True, help="Create, list or delete the topics.\n\nExample: eroica topics ensure")
-    topics.command("ensure", help=ENSURE_HELP)(command(ensure))
-    topics.command("list", help=LIST_HELP)(command(list_))
-    topics.command("delete", help=DELETE_HELP)(command(delete))
+    topics = typer.Typer(
+        no_args_is_help=True,
+        subcommand_metavar="ensure|list|delete …",
+        help="Create, list or delete the topics.\n\nExample: eroica topics ensure",
+    )
+    topics.command("ensure", cls=Words, help=ENSURE_HELP)(command(ensure))
+    topics.command("list", cls=Words, help=LIST_HELP)(command(list_))
+    topics.command("delete", cls=Words, help=DELETE_HELP)(command(delete))
     app.add_typer(topics, name="topics")
 
 

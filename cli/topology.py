@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import out
 from eroica.schemas.errors import InvalidInput, TopologyError, UsageError
 from eroica.schemas.ranks import RankArray, format_ranks
@@ -26,15 +26,19 @@ TP_PP_DP_ORDER = "tp-cp-ep-pp-dp"
 GRID_RANKS = 512
 """Most ranks that a person is shown as a grid."""
 
-HELP = """Show the process groups of a parallel layout.
+HELP = """Show the process groups of a parallel layout: who is a peer of whom, on which host, on which rail.
+
+Sizes that are not given follow from the others; those that contradict each other end with exit code 2.
 
 Example: eroica topology --framework megatron --world 64 --tp 2 --pp 4 --ep 4 --rank 37
+
+Example: eroica topology --framework torchtitan --world 32 --tp 4 --dp-replicate 2 --json
 """
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the ``eroica`` application."""
-    app.command("topology", help=HELP)(command(topology))
+    app.command("topology", cls=Words, help=HELP)(command(topology))
 
 
 def topology(

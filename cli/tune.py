@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 
@@ -26,13 +26,13 @@ Example: eroica tune simulated --out tuned && eroica --config tuned/settings.tom
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("tune", help=HELP)(command(tune))
+    app.command("tune", cls=Words, help=HELP)(command(tune))
 
 
 def tune(
     common: Common,
     recordings: Annotated[
-        list[Path], typer.Argument(metavar="RECORDINGS…", help="Recordings and trace folders, or folders full of them.")
+        list[Path], typer.Argument(metavar="RECORDING …", help="Recordings and trace folders, or folders full of them.")
     ],
     labels: Annotated[
         Path | None, typer.Option("--labels", metavar="FILE", help="YAML or JSON: folder → what is wrong there.")

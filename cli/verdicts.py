@@ -9,11 +9,14 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, command
+from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_bytes
 from eroica.consumers.text import one_line
 
 HELP = """Read verdicts: those on the topic now, or with --follow those to come too.
+
+Each says who is at fault and who merely waits, how sure that is, what it costs, and what to do; the fields of --json:
+eroica schema verdict.
 
 Example: eroica verdicts --follow --job llama-7b
 
@@ -36,8 +39,8 @@ class Helped(str, Enum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands: ``verdicts`` reads where no command of its own is named."""
-    group = typer.Typer(invoke_without_command=True, callback=command(verdicts), help=HELP)
-    group.command("feedback", help=FEEDBACK_HELP)(command(feedback))
+    group = typer.Typer(invoke_without_command=True, subcommand_metavar="[feedback …]", callback=command(verdicts), help=HELP)
+    group.command("feedback", cls=Words, help=FEEDBACK_HELP)(command(feedback))
     app.add_typer(group, name="verdicts")
 
 

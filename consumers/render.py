@@ -8,7 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.consumers.text import clean, one_line
-from eroica.schemas.verdicts import Action, Cause, Coverage, Evidence, Impact, Verdict
+from eroica.schemas.ranks import say_ranks
+from eroica.schemas.verdicts import Action, Cause, Coverage, Evidence, Impact, Verdict, is_suspicion
+from eroica.schemas.wording import say_number, say_share
 
 MAX_CAUSES = 5
 MAX_EVIDENCE = 8
@@ -24,6 +26,8 @@ _STYLE = {
     "no_fault_found": "bold green",
     "insufficient_data": "bold yellow",
 }
+_ROLES = {"none": "all compared alike, since nothing tells their roles", "process_groups": "roles from the process groups"}
+"""Where roles come from, in words where the word of the message is none."""
 _MARK = {"culprit_found": "✖", "shared_cause": "▲", "no_fault_found": "✔", "insufficient_data": "?"}
 
 
@@ -44,8 +48,11 @@ def render_verdict(verdict: Verdict) -> RenderableType:
 
 
 def headline(verdict: Verdict) -> Text:
-    """The one sentence, marked and coloured by status."""
-    return Text(f"{_MARK[verdict.status]} {one_line(verdict.headline, 500)}", style=_STYLE[verdict.status])
+    """The one sentence, marked and coloured by status; green only where there is not even a suspicion."""
+    mark, style = _MARK[verdict.status], _STYLE[verdict.status]
+    if verdict.status == "no_fault_found" and any(map(is_suspicion, verdict.coverage.notes)):
+        mark, style = "○", "bold yellow"
+    return Text(f"{mark} {one_line(verdict.headline, 500)}", style=style)
 
 
 def is_routine(verdict: Verdict) -> bool:
@@ -64,7 +71,11 @@ def _facts(verdict: Verdict) -> Table:
     first, last = verdict.request.steps
     _row(table, "job", f"{one_line(verdict.job)}, steps {first}–{last}, reason {verdict.request.reason}")
     if verdict.waiters.ranks:
-        _row(table, "merely waiting", f"{_some_ranks(verdict.waiters.ranks)}, {verdict.waiters.wait_share:.0%} of their step")
+        _row(
+            table,
+            "merely waiting",
+            f"{_some_ranks(verdict.waiters.ranks)}, {say_share(verdict.waiters.wait_share)} of their step",
+        )
     impact = _impact(verdict.impact)
     if impact:
         _row(table, "impact", impact)
@@ -81,7 +92,7 @@ def _cause(number: int, cause: Cause) -> RenderableType:
     title.append(f"{cause.class_}", style="bold")
     if cause.fault:
         title.append(f", {one_line(cause.fault, 120)}")
-    title.append(f"  explains {cause.explains:.0%} of the waiting, confidence {cause.confidence:.2f}")
+    title.append(f"  explains {say_share(cause.explains)} of the waiting, {say_share(cause.confidence)} sure")
     table = _grid()
     _row(table, "suspects", _suspects(cause))
     group = cause.isolation_group
@@ -119,8 +130,8 @@ def _evidence(items: list[Evidence]) -> Table:
             Text(one_line(item.metric, 60)),
             Text(one_line(item.subject, 60)),
             Text(_with_unit(item.value, item.unit)),
-            Text(_number(item.expected)),
-            Text(f"{_number(item.score)}"),
+            Text(say_number(item.expected)),
+            Text(say_number(item.score)),
             Text(one_line(item.compared_with, RANKS_WIDTH)),
         )
     if len(items) > MAX_EVIDENCE:
@@ -147,14 +158,16 @@ def _impact(impact: Impact) -> str:
     if impact.slowdown is not None:
         said.append(f"slowdown {impact.slowdown:.2f}×")
     if impact.waste is not None:
-        said.append(f"{impact.waste:.0%} wasted")
+        said.append(f"{say_share(impact.waste)} wasted")
     if impact.gpu_hours_per_day is not None:
         said.append(f"{impact.gpu_hours_per_day:.1f} device hours a day")
     return ", ".join(said)
 
 
 def _coverage(coverage: Coverage) -> str:
-    text = f"{coverage.received} of {coverage.expected} ranks, roles from {one_line(coverage.topology_source, 40)}"
+    source = coverage.topology_source
+    roles = _ROLES.get(source) or f"roles from {one_line(source, 40)}"
+    text = f"{coverage.received} of {coverage.expected} ranks, {roles}"
     if coverage.missing:
         text += f"; missing {_ranks(coverage.missing)}"
     if coverage.late:
@@ -179,8 +192,7 @@ def _ranks(text: str) -> str:
 
 
 def _some_ranks(text: str) -> str:
-    """Ranges of ranks with their noun: one number is one rank."""
-    return f"rank {text}" if text.isdecimal() else f"ranks {_ranks(text)}"
+    return one_line(say_ranks(text, RANKS_WIDTH))
 
 
 def _named(noun: str, names: list[str]) -> str:
@@ -189,8 +201,4 @@ def _named(noun: str, names: list[str]) -> str:
 
 def _with_unit(value: float, unit: str) -> str:
     """A ratio has no unit to show."""
-    return _number(value) if unit in ("", "1") else f"{_number(value)} {one_line(unit, 12)}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1_000 else f"{value:,.0f}"
+    return say_number(value) if unit in ("", "1") else f"{say_number(value)} {one_line(unit, 12)}"

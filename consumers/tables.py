@@ -16,7 +16,7 @@ CELL = 80
 
 
 def render_explained(
-    number: int,
+    number: int | None,
     evidence: Evidence,
     how: str,
     columns: Sequence[str],
@@ -27,14 +27,15 @@ def render_explained(
 ) -> RenderableType:
     """An item of evidence, how its figures follow from the table, the table, and the figures made again.
 
-    :param number: of the cause that it belongs to, from 1.
+    :param number: of the cause that it belongs to, from 1; ``None`` where there is one cause only.
     :param again: value, expected and score; ``None`` where they cannot be made again, for the reason *how*.
     """
     lines = [
         f"{one_line(evidence.rule, 100)}, compared with {one_line(evidence.compared_with, 160)}",
         f"printed:    {_figures((evidence.value, evidence.expected, evidence.score), evidence.unit)}",
     ]
-    told = Text(f"{number}. {one_line(evidence.metric, 120)} of {one_line(evidence.subject, 160)}\n", style="bold")
+    of = f"cause {number}: " if number is not None else ""
+    told = Text(f"{of}{one_line(evidence.metric, 120)} of {one_line(evidence.subject, 160)}\n", style="bold")
     told.append("\n".join(f"   {line}" for line in lines), style="not bold")
     if again is None:
         told.append(f"\n   cannot be made again: {clean(how, 400)}\n", style="red")
@@ -47,7 +48,12 @@ def render_explained(
 
 def _figures(figures: tuple[float, float, float], unit: str) -> str:
     value, expected, score = figures
-    return f"value {value:g} {one_line(unit, 20)}, expected {expected:g}, score {score:g}"
+    return f"value {_plain(value)} {one_line(unit, 20)}, expected {_plain(expected)}, score {_plain(score)}"
+
+
+def _plain(value: float) -> str:
+    """All digits that the verdict has, and no powers of ten."""
+    return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

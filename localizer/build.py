@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
-from typing import TypeVar
 
 import numpy as np
 
@@ -12,16 +10,16 @@ from eroica.localizer.columns import Stacked
 from eroica.localizer.frame import Frame, Ints
 from eroica.localizer.numbering import heads_of, stable_order
 from eroica.localizer.packed import PackedChunk, pack
+from eroica.localizer.slots import renamed
+from eroica.localizer.tables import Coords, Names
 from eroica.schemas.groups import GroupChunk
-from eroica.schemas.ranks import parse_ranks
-
-T = TypeVar("T")
+from eroica.schemas.ranks import parse_ranks, say_ranks
 
 
-def build_frame(chunks: Iterable[GroupChunk | PackedChunk], *, release: bool = False) -> Frame:
+def build_frame(chunks: Iterable[GroupChunk | PackedChunk]) -> Frame:
     """Stack the chunks of a request.
 
-    With *release* the large tables of the chunks are freed on the way: they are half of the memory of a large request.
+    The frame reads the chunks' large tables where they are, and joins columns of them when they are asked for.
 
     The result does not depend on the order of *chunks*. A rank that stands in two chunks counts once, in the first class.
     A class of the request that is not among them is missing as a whole, and a note says so.
@@ -42,7 +40,6 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk], *, release: bool = F
     cls = np.repeat(np.array([names.index(part.head.cls) for part in parts], dtype=np.int64), size)[order]
     workers = [part.workers for part in parts]
     late, ended = np.concatenate([w.late for w in workers])[order], np.concatenate([w.ended_at_us for w in workers])[order]
-    hosts = _picked((w.hosts for w in workers), order)
     first = parts[0].head
     lost = {name: first.request.classes.get(name, "") for name in sorted(set(first.classes) - set(heads))}
     expected = _union([*(h.expected for h in heads.values()), *lost.values()])
@@ -50,8 +47,7 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk], *, release: bool = F
     for head in heads.values():
         for place, offsets in head.inputs.items():
             inputs.setdefault(place, set()).update(offsets.split(","))
-    columns = Stacked(parts, rows, release=release)
-    executions, kinds = columns.executions(ranks, cls)
+    columns = Stacked(parts, rows, ranks, cls)
     stacks = sorted((s for part in parts for s in part.head.stacks), key=lambda s: s.rank)
     return Frame(
         request=first.request,
@@ -59,43 +55,40 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk], *, release: bool = F
         ranks=ranks,
         cls=cls,
         classes=names,
-        hosts=hosts,
-        host_of_rank={s.rank: s.host for part in parts for s in part.head.stacks} | dict(zip(ranks.tolist(), hosts, strict=True)),
-        devices=_picked((w.devices for w in workers), order),
-        coords=_picked((w.coords for w in workers), order),
+        hosts=_names([w.hosts for w in workers], order),
+        devices=_names([w.devices for w in workers], order),
+        coords=Coords.joined([w.coords for w in workers]).at(order),
         expected=expected,
         missing=expected[~np.isin(expected, ranks)],
         late=ranks[late],
         errors={rank: text for name in names for rank, text in sorted(heads[name].errors.items())},
         notes=_notes(heads, lost),
         inputs={place: ",".join(sorted(parts_, key=_offset)) for place, parts_ in sorted(inputs.items())},
-        event_time_us=max([first.request.issued_at_us, *ended.tolist(), *(s.ended_at_us for s in stacks)]),
+        event_time_us=max([first.request.issued_at_us, int(ended.max(initial=0)), *(s.ended_at_us for s in stacks)]),
         functions=columns.functions,
-        pattern_row=columns.pattern_row,
-        pattern_function=columns.pattern_function,
-        pattern=columns.pattern,
+        patterns=columns.patterns,
         step_row=columns.step_row,
         step=columns.step,
         step_us=columns.step_us,
         step_start_us=columns.step_start_us,
         phases_us=columns.phases_us,
-        communicators=columns.communicators,
-        executions=executions,
-        kinds=kinds,
+        collectives=columns.collectives,
         pauses=columns.pauses,
         metrics=columns.metrics,
         stacks=stacks,
     )
 
 
-def _picked(columns: Iterable[list[T]], order: Ints) -> list[T]:
-    whole = list(chain.from_iterable(columns))
-    return [whole[i] for i in order.tolist()]
+def _names(parts: list[Names], order: Ints) -> Names:
+    """The names of all parts, in *order*."""
+    codes, known = renamed([(names.code, names.names) for names in parts])
+    return Names(np.concatenate(codes)[order], known)
 
 
 def _notes(heads: dict[str, GroupChunk], lost: dict[str, str]) -> list[str]:
     notes = [
-        f"class {name} (ranks {ranks or 'unknown'}) was never closed: nothing of it is known" for name, ranks in lost.items()
+        f"class {name} ({say_ranks(ranks) if ranks else 'ranks unknown'}) was never closed: nothing of it is known"
+        for name, ranks in lost.items()
     ]
     for name in sorted(heads):
         head = heads[name]

@@ -158,7 +158,7 @@ class LocalizerCore:
     def _judge(self, request: str) -> list[Output]:
         # Taken out first: what cannot be judged must not be tried again with every message that follows.
         entry = self._open.pop(request)
-        frame = build_frame(entry.chunks.values(), release=True)
+        frame = build_frame(entry.chunks.values())
         past = self._past_of(frame)
         if frame.request.mode == "stacks":
             judgement = judge_stacks(frame)
@@ -193,7 +193,7 @@ class LocalizerCore:
             return []
         if past is not None or self._settings.rules != "eroica":
             judgement = RULE_SETS["eroica"](frame, self._settings, None)
-        if judgement.findings or not judgement.comparable:
+        if judgement.findings:
             return []
         found = baselines_of(frame)
         return found if {b.cls for b in found} == set(frame.request.classes) else []

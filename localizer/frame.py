@@ -2,125 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from eroica.localizer.numbering import distinct, heads_of, stable_order
+from eroica.localizer.collectives import Collectives
+from eroica.localizer.lazy import Columns, Patterns
+from eroica.localizer.numbering import distinct, first_seen, heads_of
+from eroica.localizer.tables import Coords, Executions, Floats, Ints, Meetings, Names, Pauses, Readings
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.groups import CommunicatorName, FunctionName, StackRow
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Executions:
-    """One entry per (worker, execution of a collective), ordered by worker, step and start.
-
-    ``instance`` numbers the execution that the members share; ``kind`` numbers (kind of communicator, operation, index):
-    what is done at the same point of a step, in whichever communicator; ``place`` is that for one class and occurrence. A send
-    and its receive are one instance. Times in µs, by each worker's own clock.
-    """
-
-    row: Ints
-    step: Ints
-    communicator: Ints
-    instance: Ints
-    kind: Ints
-    place: Ints
-    bytes: Ints
-    """Message size of the slot; 0 if it is not known."""
-    start_us: Floats
-    duration_us: Floats
-    exposed_us: Floats
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return int(self.row.size)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pauses(Sequence[tuple[int, str, int, float, float]]):
-    """Software pauses, ascending by row and kind: (row, what, count, total µs, max µs); the columns are of equal length."""
-
-    row: Ints
-    what: Ints
-    """Index into ``kinds``."""
-    kinds: list[str]
-    counts: Ints
-    total_us: Floats
-    max_us: Floats
-
-    def by_kind(self) -> dict[str, Ints]:
-        """Kind → its entries, ascending by row."""
-        found = {kind: np.flatnonzero(self.what == code) for code, kind in enumerate(self.kinds)}
-        return {kind: at for kind, at in found.items() if at.size}
-
-    def __len__(self) -> int:
-        return int(self.row.size)
-
-    def __getitem__(self, at: Any) -> Any:
-        return (
-            int(self.row[at]), self.kinds[int(self.what[at])], int(self.counts[at]), float(self.total_us[at]),
-            float(self.max_us[at]),
-        )  # fmt: skip
-
-    def __iter__(self) -> Iterator[tuple[int, str, int, float, float]]:
-        what = [self.kinds[i] for i in self.what.tolist()]
-        return zip(self.row.tolist(), what, self.counts.tolist(), self.total_us.tolist(), self.max_us.tolist(), strict=True)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Readings(Sequence[tuple[int, str, float]]):
-    """Means of counters and sensors, ascending by row and name: (row, name, mean); the columns are of equal length."""
-
-    row: Ints
-    name: Ints
-    """Index into ``names``."""
-    names: list[str]
-    mean: Floats
-
-    @classmethod
-    def of(cls, entries: Iterable[tuple[int, str, float]]) -> Readings:
-        """From (row, name, mean), in any order."""
-        ordered = sorted(entries)
-        names = sorted({name for _, name, _ in ordered})
-        place = {name: i for i, name in enumerate(names)}
-        return cls(
-            np.array([row for row, _, _ in ordered], dtype=np.int64),
-            np.array([place[name] for _, name, _ in ordered], dtype=np.int64),
-            names,
-            np.array([mean for _, _, mean in ordered], dtype=np.float64),
-        )
-
-    def __len__(self) -> int:
-        return int(self.row.size)
-
-    def __getitem__(self, at: Any) -> Any:
-        return int(self.row[at]), self.names[int(self.name[at])], float(self.mean[at])
-
-    def __iter__(self) -> Iterator[tuple[int, str, float]]:
-        return zip(self.row.tolist(), [self.names[i] for i in self.name.tolist()], self.mean.tolist(), strict=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Meetings:
-    """Executions by what their members share: columns over the instances of a frame, ascending."""
-
-    first: Ints
-    """An entry of each instance: that of the member that waited least."""
-    transfer_us: Floats
-    """What that member took: who comes last waits for nobody."""
-    members: Ints
-    """How many entries it has."""
-    communicator: Ints
-    kind: Ints
+__all__ = ["Executions", "Floats", "Frame", "Ints", "Meetings", "Pauses", "Readings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +38,9 @@ class Frame:
     cls: Ints
     """Class of each row, index into ``classes``."""
     classes: list[str]
-    hosts: list[str]
-    host_of_rank: dict[int, str]
-    devices: list[str]
-    coords: list[dict[str, int]]
-    """Coordinates in the job's layout, as far as the worker knows them."""
+    hosts: Names
+    devices: Names
+    coords: Coords
     expected: Ints
     missing: Ints
     late: Ints
@@ -157,20 +49,15 @@ class Frame:
     inputs: dict[str, str]
     event_time_us: int
     functions: list[FunctionName]
-    pattern_row: Ints
-    pattern_function: Ints
-    pattern: dict[str, Floats]
+    patterns: Patterns
     step_row: Ints
     step: Ints
     step_us: Floats
     step_start_us: Floats
     """Offset of the step in its worker's window, by the worker's own clock."""
-    phases_us: dict[str, Floats]
+    phases_us: Columns
     """Phase → its time in each entry of ``step``; those of an entry add up to its duration where a worker tells any."""
-    communicators: list[CommunicatorName]
-    executions: Executions
-    kinds: list[str]
-    """``Executions.kind`` in words: operation and place in the step."""
+    collectives: Collectives
     pauses: Pauses
     metrics: Readings
     stacks: list[StackRow] = field(default_factory=list)
@@ -191,26 +78,76 @@ class Frame:
         found: list[int] = np.flatnonzero(np.bincount(self.cls)).tolist()
         return found
 
+    @property
+    def pattern_row(self) -> Ints:
+        """Row of each entry of :attr:`pattern`."""
+        return self.patterns.row
+
+    @property
+    def pattern_function(self) -> Ints:
+        """Function of each entry of :attr:`pattern`."""
+        return self.patterns.function
+
+    @cached_property
+    def pattern(self) -> Columns:
+        """Figures of the functions, one entry per (worker, function)."""
+        return self.patterns.columns()
+
+    @property
+    def communicators(self) -> list[CommunicatorName]:
+        """All that some worker told of."""
+        return self.collectives.communicators
+
+    @property
+    def executions(self) -> Executions:
+        """All executions of collectives; of a large request :attr:`collectives` tells most of it without making the table."""
+        return self.collectives.executions
+
+    @property
+    def kinds(self) -> list[str]:
+        """``Executions.kind`` in words: operation and place in the step."""
+        return self.collectives.slots.kinds
+
+    @property
+    def meetings(self) -> Meetings:
+        """All instances of collectives."""
+        return self.collectives.meetings
+
     @cached_property
     def host_of(self) -> tuple[Ints, list[str]]:
         """Each row's host as an index, and the hosts by their first row."""
-        names = list(dict.fromkeys(self.hosts))
-        place = {name: i for i, name in enumerate(names)}
-        return np.array([place[name] for name in self.hosts], dtype=np.int64), names
+        number, first = first_seen(self.hosts.code)
+        return number, [self.hosts[row] for row in first.tolist()]
 
     @cached_property
-    def meetings(self) -> Meetings:
-        """All instances. The transfer of one of which a single member was seen is an upper bound."""
-        e = self.executions
-        order = stable_order(e.instance)
-        heads = heads_of(e.instance[order])
-        took = e.duration_us[order]
-        shortest = np.minimum.reduceat(took, heads) if heads.size else took
-        members = np.diff(np.append(heads, e.size))
-        best = np.flatnonzero(took == np.repeat(shortest, members))
-        # Of members that waited equally little the first entry counts.
-        first = order[best[np.searchsorted(best, heads)]]
-        return Meetings(first, shortest, members, e.communicator[first], e.kind[first])
+    def host_of_rank(self) -> dict[int, str]:
+        """Host of each rank that gave a summary or its stacks."""
+        return {s.rank: s.host for s in self.stacks} | dict(zip(self.ranks.tolist(), self.hosts, strict=True))
+
+    def host_at(self, rank: int) -> str | None:
+        """Host of *rank*; ``None`` if it is not known."""
+        if self.stacks:
+            return self.host_of_rank.get(rank)
+        at = int(np.searchsorted(self.ranks, rank))
+        return str(self.hosts[at]) if at < self.size and int(self.ranks[at]) == rank else None
+
+    def ranks_on(self, hosts: set[str]) -> Ints:
+        """Ranks of *hosts*, ascending."""
+        if self.stacks:
+            return np.array(sorted(rank for rank, host in self.host_of_rank.items() if host in hosts), dtype=np.int64)
+        wanted = np.array([name in hosts for name in self.hosts.names], dtype=np.bool_)
+        return self.ranks[wanted[self.hosts.code]] if wanted.size else self.ranks[:0]
+
+    def rows_of(self, role: int) -> slice | Ints:
+        """Rows of a class, as a slice where they stand together: then looking at them copies nothing."""
+        rows = np.flatnonzero(self.cls == role)
+        together = rows.size > 0 and int(rows[-1] - rows[0]) == rows.size - 1
+        return slice(int(rows[0]), int(rows[-1]) + 1) if together else rows
+
+    @cached_property
+    def steps_of(self) -> Ints:
+        """How many steps each worker tells of, at least 1, shape (n,)."""
+        return np.maximum(np.bincount(self.step_row, minlength=self.size), 1)
 
     @cached_property
     def members(self) -> Members:
@@ -228,6 +165,8 @@ class Frame:
     def _step_table(self) -> tuple[Ints, Floats]:
         if self.size == 0 or self.step.size == 0:
             return np.empty(0, np.int64), np.empty((self.size, 0))
+        if (steps := self._steps_of_all) is not None:
+            return steps, self.step_us.reshape(self.size, steps.size)
         steps, number = distinct(self.step)
         common = steps[np.bincount(number) == self.size]
         table = np.zeros((self.size, common.size))
@@ -236,3 +175,23 @@ class Frame:
         inside = (common[at_safe] == self.step) if common.size else np.zeros(self.step.size, bool)
         table[self.step_row[inside], at[inside]] = self.step_us[inside]
         return common, table
+
+    @cached_property
+    def _steps_of_all(self) -> Ints | None:
+        """The steps, if every worker tells the same ones, each once and in ascending order; else ``None``."""
+        each, rest = divmod(self.step.size, max(self.size, 1))
+        if rest or not each:
+            return None
+        steps, rows = self.step.reshape(-1, each), self.step_row.reshape(-1, each)
+        first = steps[0]
+        alike = bool((first[1:] > first[:-1]).all() and (steps == first).all())
+        return first if alike and bool((rows == np.arange(self.size)[:, None]).all()) else None
+
+    def phase_table(self, steps: Ints, name: str) -> Floats:
+        """Time of a phase by worker and step, shape (n, s), µs; not to be written to."""
+        if self._steps_of_all is not None and np.array_equal(self._steps_of_all, steps):
+            return self.phases_us[name].reshape(self.size, steps.size)
+        table = np.zeros((self.size, steps.size))
+        inside = np.isin(self.step, steps)
+        table[self.step_row[inside], np.searchsorted(steps, self.step[inside])] = self.phases_us[name][inside]
+        return table

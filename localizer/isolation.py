@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -21,11 +21,21 @@ class Groups:
         self._frame = frame
 
     @cached_property
-    def _known(self) -> list[tuple[str, str, RankRanges]]:
-        """Communicators and comparison classes: kind, members as ranges, members."""
+    def _known(self) -> tuple[list[tuple[str, str]], Ints, Ints]:
+        """Communicators and comparison classes: kind, members as ranges; and the least and greatest member of each."""
         groups = [(c.kind or c.name, c.ranks) for c in self._frame.communicators if c.ranks]
         groups += [(f"class {name}", text) for name, text in sorted(self._frame.request.classes.items())]
-        return [(kind, text, RankRanges.parse(text)) for kind, text in groups]
+        ends = np.array([_ends(text) for _, text in groups], dtype=np.int64).reshape(-1, 2)
+        return groups, ends[:, 0], ends[:, 1]
+
+    def _holding(self, wanted: Ints) -> Iterator[tuple[int, str, str]]:
+        """Size, kind and members of the groups that hold all of *wanted*, ascending; only those that may are read whole."""
+        groups, least, greatest = self._known
+        for at in np.flatnonzero((least <= wanted[0]) & (wanted[-1] <= greatest)).tolist():
+            kind, text = groups[at]
+            group = RankRanges.parse(text)
+            if _holds(group, wanted):
+                yield len(group), kind, text
 
     def smallest(self, ranks: Ints, hosts: Iterable[str] = ()) -> IsolationGroup:
         """A host, a communicator or a comparison class that holds *ranks* (without any: the workers of *hosts*), else the job.
@@ -34,18 +44,24 @@ class Groups:
         """
         frame, wanted, named = self._frame, np.unique(ranks), set(hosts)
         if wanted.size == 0 and named:
-            wanted = np.array(sorted(r for r, host in frame.host_of_rank.items() if host in named), dtype=np.int64)
+            wanted = frame.ranks_on(named)
         candidates: list[tuple[int, str, str]] = []
         if wanted.size:
-            host = frame.host_of_rank.get(int(wanted[0]))
-            if host is not None and all(frame.host_of_rank.get(r) == host for r in wanted.tolist()):
-                members = [rank for rank, name in frame.host_of_rank.items() if name == host]
+            host = frame.host_at(int(wanted[0]))
+            members = frame.ranks_on({host}) if host is not None else wanted[:0]
+            if np.isin(wanted, members).all():
                 candidates.append((len(members), "host", format_ranks(members)))
-            candidates += [(len(group), kind, text) for kind, text, group in self._known if _holds(group, wanted)]
+            candidates += self._holding(wanted)
         if not candidates:
             return IsolationGroup(kind="world", ranks=format_ranks(frame.expected))
         _, kind, text = min(candidates)
         return IsolationGroup(kind=kind[:MAX_KIND], ranks=text)
+
+
+def _ends(text: str) -> tuple[int, int]:
+    """Least and greatest rank of ranges, which ascend."""
+    first, last = text.partition(",")[0].partition("-")[0], text.rpartition(",")[2].rpartition("-")[2]
+    return (int(first), int(last)) if first.isdecimal() and last.isdecimal() else (0, 2**62)
 
 
 def _holds(group: RankRanges, wanted: Ints) -> bool:

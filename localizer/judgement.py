@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eroica.localizer.frame import Frame, Ints
-from eroica.schemas.ranks import format_ranks
+from eroica.schemas.ranks import format_ranks, say_ranks
 from eroica.schemas.verdicts import CauseClass, Evidence
 
 
@@ -57,5 +57,5 @@ class Judgement:
 
 
 def name_rows(frame: Frame, rows: Ints) -> str:
-    """Rows as ranges of ranks."""
-    return format_ranks(frame.ranks[rows])
+    """Rows as people read them: ``rank 3``, ``ranks 0-2,5``."""
+    return say_ranks(format_ranks(frame.ranks[rows]))

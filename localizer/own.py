@@ -97,12 +97,18 @@ class OwnTime:
     """Shape (n,): the ``z`` beyond which chance is no explanation, by the number of workers."""
     comparable: Bools
     """Shape (n,): whether the role is large enough to compare."""
+    _mended: dict[bytes, Floats] = field(default_factory=dict, repr=False, compare=False)
 
     def mended(self, rows: Ints) -> Floats:
-        """``parts_us`` with *rows* as fast as usual."""
-        out: Floats = self.parts_us.copy()
-        out[:, rows] = np.minimum(out[:, rows], self.usual_parts_us[:, rows])
-        return out
+        """``parts_us`` with *rows* as fast as usual; not to be written to."""
+        if rows.size == 0:
+            return self.parts_us
+        if (key := rows.tobytes()) not in self._mended:
+            out: Floats = self.parts_us.copy()
+            out[:, rows] = np.minimum(out[:, rows], self.usual_parts_us[:, rows])
+            out.setflags(write=False)
+            self._mended[key] = out
+        return self._mended[key]
 
 
 def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTime:
@@ -123,20 +129,24 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
     comparable = np.zeros(n, dtype=np.bool_)
     limit = np.full(n, max(least_z, -NormalDist().inv_cdf(FALSE_ALARMS / max(n, 1))))
     for role in frame.roles if steps.size else []:
-        rows = np.flatnonzero(frame.cls == role)
+        rows = frame.rows_of(role)
         then = past.own_us.get(frame.classes[role], 0.0) if past else 0.0
-        each = _by_rank(frame, rows, past)
-        reference = _as_before(own[rows], then, each, past.spread_us.get(frame.classes[role], 0.0) if past else 0.0)
-        if reference is None and each is not None and rows.size == PAIR:
-            reference = _the_other(own[rows], each)
+        mine, its_parts = own[rows], parts[:, rows]
+        each = _by_rank(frame.ranks[rows], past)
+        reference = _as_before(mine, then, each, past.spread_us.get(frame.classes[role], 0.0) if past else 0.0)
+        if reference is None and each is not None and mine.shape[0] == PAIR:
+            reference = _the_other(mine, each)
         alone = reference is None
         if reference is None:
-            reference = _healthy(own[rows], [frame.hosts[row] for row in rows.tolist()])
-        usual[rows] = np.median(own[rows][reference], axis=0)
-        usual_parts[:, rows] = np.median(parts[:, rows][:, reference], axis=1)[:, None]
-        if rows.size < MIN_PEERS and (rows.size < PAIR or alone):
+            reference = _healthy(mine, frame.hosts.code[rows], frame.hosts.names)
+        every = bool(reference.all())
+        usual[rows] = np.median(mine if every else mine[reference], axis=0)
+        usual_parts[:, rows] = np.median(its_parts if every else its_parts[:, reference], axis=1)[:, None]
+        if mine.shape[0] < MIN_PEERS and (mine.shape[0] < PAIR or alone):
             continue
-        apart = own[rows] - usual[rows] - _own_bias(frame, rows, past)
+        apart = mine - usual[rows]
+        if past is not None:
+            apart -= _own_bias(frame, role, past)
         spread[rows], excess[rows], comparable[rows] = _noise(apart), lasting_level(apart), True
         between[rows] = _lasting_spread(excess[rows][reference])
         few[rows] = int(reference.sum())
@@ -151,6 +161,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         chance = np.where(spread[rows] > RESTLESS * level[rows], WILD * chance, chance)
         floor = np.where(known[rows], FLOOR_KNOWN, FLOOR) * (1 + FLOOR_FEW / few[rows]) * level[rows]
         z[rows] = excess[rows] / np.maximum(np.maximum(chance, floor), 1e-9)
+    parts.setflags(write=False)
     return OwnTime(steps, step_us, wait, own, usual, parts, usual_parts, spread, excess, z, limit, comparable)
 
 
@@ -181,21 +192,18 @@ def lasting_level(table: Floats) -> Floats:
     return np.asarray(np.sort(table, axis=1)[:, (table.shape[1] - 1) // 3])
 
 
-def _own_bias(frame: Frame, rows: Ints, past: Past | None) -> Floats:
-    """How much slower than its role each of *rows* was in the healthy past, shape (peers, 1); 0 where that is not known."""
-    out = np.zeros((rows.size, 1))
-    if past is None:
-        return out
-    role = past.own_us.get(frame.classes[int(frame.cls[rows[0]])], 0.0)
-    for i, rank in enumerate(frame.ranks[rows].tolist()):
-        known = past.own_by_rank.get(rank)
-        out[i] = 0.0 if known is None else float(np.clip(known - role, -MAX_BIAS * role, MAX_BIAS * role))
-    return out
+def _own_bias(frame: Frame, role: int, past: Past) -> Floats:
+    """How much slower than its *role* each worker of it was in the healthy past, shape (peers, 1); 0 where that is not known."""
+    usual = past.own_us.get(frame.classes[role], 0.0)
+    then = np.array([past.own_by_rank.get(rank, usual) for rank in frame.ranks[frame.rows_of(role)].tolist()])
+    return np.asarray(np.clip(then - usual, -MAX_BIAS * usual, MAX_BIAS * usual))[:, None]
 
 
-def _by_rank(frame: Frame, rows: Ints, past: Past | None) -> Floats | None:
-    """Own time of each of *rows* in the healthy profile; ``None`` unless it tells of all of them."""
-    known = [past.own_by_rank.get(rank, 0.0) for rank in frame.ranks[rows].tolist()] if past else [0.0]
+def _by_rank(ranks: Ints, past: Past | None) -> Floats | None:
+    """Own time of each of *ranks* in the healthy profile; ``None`` unless it tells of all of them."""
+    if past is None or int(ranks[0]) not in past.own_by_rank:
+        return None
+    known = [past.own_by_rank.get(rank, 0.0) for rank in ranks.tolist()]
     return np.array(known) if min(known) > 0 else None
 
 
@@ -229,14 +237,14 @@ def _the_other(own: Floats, each: Floats) -> Bools | None:
     return np.asarray(out) if abs(growth.min()) <= SAME and growth.max() - growth.min() >= CHANGED else None
 
 
-def _healthy(own: Floats, hosts: list[str]) -> Bools:
+def _healthy(own: Floats, host: Ints, names: list[str]) -> Bools:
     """Which peers show what is usual: all, or all but one host where that is far slower and makes up half of the role.
 
     In a small job the median lies between the halves. That several hosts are the slow half is as likely as that the others are
     the odd ones: then nobody knows.
 
     :param own: shape (peers, steps).
-    :param hosts: of the peers.
+    :param host: of each peer, as an index into *names*.
     """
     level = np.median(own - np.median(own, axis=0), axis=1)
     everyone = np.ones(level.size, dtype=np.bool_)
@@ -254,7 +262,7 @@ def _healthy(own: Floats, hosts: list[str]) -> Bools:
     if gap < GAP_SPREADS * within or gap < GAP_SHARE * float(np.median(own)):
         return everyone
     reference = level <= order[at]
-    fast, slow = ({h for h, low in zip(hosts, reference.tolist(), strict=True) if low is side} for side in (True, False))
+    fast, slow = ({names[i] for i in np.unique(host[side]).tolist()} for side in (reference, ~reference))
     # A host that has fast workers too, or no name, is not what the slow ones have in common.
     return np.asarray(reference) if len(slow) == 1 and not slow & (fast | {""}) else everyone
 
@@ -262,13 +270,9 @@ def _healthy(own: Floats, hosts: list[str]) -> Bools:
 def phase_table(frame: Frame, steps: Ints, names: tuple[str, ...]) -> Floats:
     """Time of some phases by worker and step, shape (n, s)."""
     table = np.zeros((frame.size, steps.size))
-    if steps.size == 0:
-        return table
-    inside = np.isin(frame.step, steps)
-    at = np.searchsorted(steps, frame.step[inside])
-    for name in names:
+    for name in names if steps.size else ():
         if name in frame.phases_us:
-            table[frame.step_row[inside], at] += frame.phases_us[name][inside]
+            table += frame.phase_table(steps, name)
     return table
 
 
@@ -279,8 +283,13 @@ def _exposed(frame: Frame, steps: Ints) -> Floats:
         return table
     told = np.zeros(frame.size, dtype=np.bool_)
     if "comm_wait" in frame.phases_us:
-        told[frame.step_row[sum(frame.phases_us.values(), np.zeros(frame.step.size)) > 0]] = True
-    e = frame.executions
-    mine = np.flatnonzero(np.isin(e.step, steps) & ~told[e.row]) if e.size else np.empty(0, np.int64)
-    np.add.at(table, (e.row[mine], np.searchsorted(steps, e.step[mine])), np.maximum(e.exposed_us[mine], 0.0))
+        for name in ("comm_wait", *frame.phases_us):
+            if told.all():
+                return table
+            told[frame.step_row[frame.phases_us[name] > 0]] = True
+    for block in frame.collectives.blocks():
+        mine = np.flatnonzero(~told[block.row])
+        mine = mine[np.isin(block.step[mine], steps)]
+        at = (block.row[mine], np.searchsorted(steps, block.step[mine]))
+        np.add.at(table, at, np.maximum(block.floats("exposed_us")[mine], 0.0))
     return table

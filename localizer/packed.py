@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from eroica.localizer.frame import Floats, Ints, Pauses, Readings
+from eroica.localizer.tables import Coords, Floats, Ints, Names, Pauses, Readings, coded
 from eroica.schemas.groups import (
     CommunicatorName,
     ExecutionColumns,
@@ -21,7 +21,6 @@ from eroica.schemas.groups import (
     StepColumns,
 )
 
-_NONE: Ints = np.empty(0, np.int64)
 PATTERN_FLOATS = ("beta", "mu", "sigma", "total_us", "exclusive_us", "p50_us", "p99_us", "max_us")
 
 
@@ -30,9 +29,9 @@ class Workers:
     """One entry a worker of the chunk."""
 
     ranks: Ints
-    hosts: list[str]
-    devices: list[str]
-    coords: list[dict[str, int]]
+    hosts: Names
+    devices: Names
+    coords: Coords
     late: npt.NDArray[np.bool_]
     """Whether its profile started late."""
     ended_at_us: Ints
@@ -85,15 +84,6 @@ class PackedChunk:
     pauses: Pauses
     readings: Readings
 
-    def drop_patterns(self) -> None:
-        """Free the large table of the functions."""
-        self.pattern, self.pattern_row, self.pattern_function = {}, _NONE, _NONE
-
-    def drop_executions(self) -> None:
-        """Free the large table of the executions."""
-        none = np.empty(0)
-        self.executions = PackedExecutions(_NONE, _NONE, _NONE, _NONE, none, none, none)
-
 
 def pack(chunk: GroupChunk) -> PackedChunk:
     """*chunk*, whose columns were checked, as arrays."""
@@ -117,9 +107,9 @@ def pack(chunk: GroupChunk) -> PackedChunk:
         ),
         workers=Workers(
             ranks=_ints([one.rank for one in w]),
-            hosts=[one.host for one in w],
-            devices=[one.device for one in w],
-            coords=[one.coords for one in w],
+            hosts=Names.of([one.host for one in w]),
+            devices=Names.of([one.device for one in w]),
+            coords=Coords.of([one.coords for one in w]),
             late=np.array([one.late_by_steps > 0 for one in w], dtype=np.bool_),
             ended_at_us=_ints([one.ended_at_us for one in w]),
         ),
@@ -151,13 +141,6 @@ def pack(chunk: GroupChunk) -> PackedChunk:
         pauses=Pauses(_ints(u.row), *coded(u.what), _ints(u.count), _floats(u.total_us), _floats(u.max_us)),
         readings=Readings(_ints(m.row), *coded(m.name), _floats(m.mean)),
     )
-
-
-def coded(names: list[str]) -> tuple[Ints, list[str]]:
-    """Each name as its place among all different ones, which ascend."""
-    known = sorted(set(names))
-    place = {name: i for i, name in enumerate(known)}
-    return _ints([place[name] for name in names]), known
 
 
 def _ints(column: Iterable[int]) -> Ints:

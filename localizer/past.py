@@ -28,8 +28,8 @@ def function_key(function: FunctionName) -> str:
 
 def fingerprint(frame: Frame) -> str:
     """Digest of what must be equal for two profiles to be comparable: the world, its classes, and what they communicate."""
-    e = frame.executions
-    slots = sorted({(frame.communicators[c].kind, frame.kinds[k], b) for c, k, b in _distinct(e.communicator, e.kind, e.bytes)})
+    all_ = frame.collectives
+    slots = sorted({(all_.communicators[c].kind, all_.slots.kinds[k], b) for c, k, b in all_.done()})
     text = repr((int(frame.expected.size), sorted(frame.request.classes), slots))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -75,7 +75,7 @@ def baselines_of(frame: Frame) -> list[Baseline]:
 
 
 def _transfers(frame: Frame) -> dict[str, float]:
-    if frame.executions.size == 0:
+    if frame.collectives.size == 0:
         return {}
     m = frame.meetings
     keys = kind_keys(frame, m)
@@ -87,9 +87,3 @@ def _transfers(frame: Frame) -> dict[str, float]:
     total = np.bincount(group, m.transfer_us[whole], minlength=len(names))
     kept = sorted(zip(found.tolist(), middle.tolist(), strict=True), key=lambda item: (-total[item[0]], item[0]))[:MAX_TRANSFERS]
     return {names[i]: round(value, 1) for i, value in sorted(kept)}
-
-
-def _distinct(*columns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[tuple[int, ...]]:
-    if columns[0].size == 0:
-        return []
-    return [tuple(row) for row in np.unique(np.stack(columns, axis=1), axis=0).tolist()]

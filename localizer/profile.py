@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import name_rows
-from eroica.localizer.numbering import sums
 from eroica.schemas.groups import FunctionName
 from eroica.schemas.verdicts import Evidence
 
@@ -46,13 +46,25 @@ def exclusive_table(frame: Frame, rows: Ints, of: str = "exclusive_us") -> Float
     """Time on the critical path per step, or another of the patterns' times, shape (len(rows), functions), µs."""
     place = np.full(frame.size, -1, np.int64)
     place[rows] = np.arange(rows.size)
-    at = place[frame.pattern_row]
-    functions, told = len(frame.functions), frame.pattern[of]
-    cell = at * functions + frame.pattern_function
-    if rows.size < frame.size:
-        cell, told = cell[at >= 0], told[at >= 0]
-    steps = np.maximum(np.bincount(frame.step_row, minlength=frame.size), 1)[rows]
-    return np.asarray(sums(cell, told, rows.size * functions).reshape(rows.size, functions) / steps[:, None])
+    table = frame.patterns.table(of, place, rows.size, len(frame.functions))
+    table /= frame.steps_of[rows][:, None]
+    return table
+
+
+class _Usual:
+    """Medians of functions over peers; their table is made when the first is asked for."""
+
+    def __init__(self, frame: Frame, peers: Ints, of: str) -> None:
+        self._frame, self._peers, self._of = frame, peers, of
+
+    @cached_property
+    def _table(self) -> Floats:
+        return exclusive_table(self._frame, self._peers, self._of)
+
+    def of(self, functions: list[int]) -> float:
+        """What *functions* together take on the median peer, µs per step."""
+        each = self._table[:, functions[0]] if len(functions) == 1 else self._table[:, functions].sum(axis=1)
+        return float(np.median(each))
 
 
 def grown_functions(frame: Frame, row: int, peers: Ints, least_us: float, most: int = 5) -> list[Grown]:
@@ -63,23 +75,27 @@ def grown_functions(frame: Frame, row: int, peers: Ints, least_us: float, most: 
     """
     if not frame.functions or peers.size == 0:
         return []
-    own = exclusive_table(frame, np.array([row]))[0]
-    others = exclusive_table(frame, peers)
+    own, spent = (exclusive_table(frame, np.array([row]), of)[0] for of in ("exclusive_us", "total_us"))
+    others = _Usual(frame, peers, "exclusive_us")
     # Calls from several places that end in the same frames are one thing to a person.
     columns: dict[tuple[str, str], list[int]] = {}
     for i, function in enumerate(frame.functions):
         if function.category != WAITING_CATEGORY:
             columns.setdefault((function_label(function), function.category), []).append(i)
+    # What takes less in all cannot have grown by so much: most functions need no look at the peers.
     found = [
-        Grown(label, category, float(own[which].sum()), float(np.median(others[:, which].sum(axis=1))))
+        Grown(label, category, float(own[which].sum()), others.of(which))
         for (label, category), which in columns.items()
+        if float(own[which].sum()) >= least_us
     ]
     found = [g for g in found if g.excess_us >= least_us]
-    spent, usual = exclusive_table(frame, np.array([row]), "total_us")[0], exclusive_table(frame, peers, "total_us")
+    others = _Usual(frame, peers, "total_us")
     for (label, category), which in columns.items():
-        hidden = Grown(label, category, float(spent[which].sum()), float(np.median(usual[:, which].sum(axis=1))), True)
-        on_path = float(own[which].sum())
-        if category == "python" and on_path < hidden.value_us / 2 and hidden.excess_us >= least_us and not _WAITS.search(label):
+        on_path, whole = float(own[which].sum()), float(spent[which].sum())
+        if category != "python" or whole < least_us or on_path >= whole / 2 or _WAITS.search(label):
+            continue
+        hidden = Grown(label, category, whole, others.of(which), True)
+        if hidden.excess_us >= least_us:
             found = [g for g in found if (g.label, g.category) != (label, category)] + [hidden]
     found.sort(key=lambda g: (-round(g.excess_us, 3), SPECIFIC.get(g.category, 3), g.label))
     return found[:most]
@@ -106,7 +122,7 @@ def function_evidence(frame: Frame, row: int, peers: Ints, grown: list[Grown], r
             expected=round(g.usual_us / 1e3, 3),
             score=round(g.value_us / g.usual_us, 3) if g.usual_us > 0 else round(g.value_us / 1e3, 3),
             rule=rule,
-            compared_with=f"ranks {name_rows(frame, peers)}",
+            compared_with=name_rows(frame, peers),
         )
         for g in grown
     ]

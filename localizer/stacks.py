@@ -10,7 +10,7 @@ import numpy as np
 from eroica.localizer.frame import Frame
 from eroica.localizer.judgement import Finding, Judgement
 from eroica.schemas.groups import StackRow
-from eroica.schemas.ranks import format_ranks
+from eroica.schemas.ranks import format_ranks, say_ranks
 from eroica.schemas.verdicts import Evidence
 
 _VARIES = re.compile(r"0x[0-9a-f]+|\b\d+\b")
@@ -34,7 +34,7 @@ def judge_stacks(frame: Frame) -> Judgement:
     odd = sorted((row for _, rows in ordered[1:] for row in rows), key=lambda row: row.rank)
     if not odd or len(odd) > MAX_OUTLIER_SHARE * len(told) or len(most) < 2:
         return Judgement(notes=[*notes, f"{len(groups)} different stacks among {len(told)} workers: no small group stands apart"])
-    compared = f"ranks {format_ranks(row.rank for row in most)}"
+    compared = say_ranks(format_ranks(row.rank for row in most))
     evidence = [
         Evidence(
             kind="stack", metric="innermost frames of the main thread", subject=f"rank {row.rank}: {innermost(main_stack(row))}",

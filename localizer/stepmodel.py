@@ -11,7 +11,7 @@ Own times come in two parts, shape (2, n, s): what is done once a step, and the 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +35,8 @@ class StepModel:
     replica: Ints
     """Shape (n,): data replica, numbered from 0."""
     micro_batches: int
+    _known: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, compare=False)
+    """Tables that nobody can write to any more, and the lengths of their steps."""
 
     @cached_property
     def stages(self) -> int:
@@ -59,6 +61,13 @@ class StepModel:
 
     def step_us(self, parts: Floats) -> Floats:
         """Length of each step, shape (s,), for own times of shape (2, n, s)."""
+        if parts.flags.writeable or parts.base is not None:
+            return self._step_us(parts)
+        if id(parts) not in self._known:
+            self._known[id(parts)] = parts, self._step_us(parts)
+        return self._known[id(parts)][1]
+
+    def _step_us(self, parts: Floats) -> Floats:
         if parts.size == 0:
             return np.zeros(parts.shape[2])
         if self.stages == 1:
@@ -78,15 +87,17 @@ def step_model(frame: Frame) -> StepModel:
     named = [_STAGE_CLASS.match(name) for name in frame.classes]
     of_class = [int(match.group(1)) if match else 0 for match in named]
     stage, number = np.zeros(frame.size, np.int64), np.zeros(frame.size, np.int64)
-    axes = {tuple(known) for known in frame.coords}
-    if len(axes) == 1 and (told := [k for k in _REPLICA if k in next(iter(axes))]):
+    seen = np.unique(frame.coords.code).tolist()
+    axes = frame.coords.axes[seen[0]] if len(seen) == 1 else ()
+    if told := [k for k in _REPLICA if k in axes]:
         # Most jobs: all workers know the same axes.
-        along = next((k for k in _STAGE if k in next(iter(axes))), None)
-        stage = np.array([c[along] for c in frame.coords] if along else [of_class[c] for c in frame.cls.tolist()], dtype=np.int64)
-        number, _ = first_seen(*(np.array([c[axis] for c in frame.coords], dtype=np.int64) for axis in told))
+        column = dict(zip(axes, frame.coords.values.T, strict=False))
+        along = next((k for k in _STAGE if k in axes), None)
+        stage = column[along] if along else np.array(of_class, dtype=np.int64)[frame.cls]
+        number, _ = first_seen(*(column[axis] for axis in told))
     else:
         keys: dict[tuple[int, ...], int] = {}
-        for row, (known, cls) in enumerate(zip(frame.coords, frame.cls.tolist(), strict=True)):
+        for row, (known, cls) in enumerate(zip(frame.coords.each(), frame.cls.tolist(), strict=True)):
             stage[row] = next((known[k] for k in _STAGE if k in known), of_class[cls])
             mine = tuple([known[k] for k in _REPLICA if k in known])
             number[row] = keys.setdefault(mine or ((-1,) if known else (-1, row)), len(keys))
@@ -96,12 +107,14 @@ def step_model(frame: Frame) -> StepModel:
 
 def _micro_batches(frame: Frame, stage: Ints) -> int:
     """Receives and sends of the first stage's busiest worker in a step: one each way for every micro-batch."""
-    e = frame.executions
-    if e.size == 0 or frame.size == 0 or stage.max(initial=0) == 0:
+    all_ = frame.collectives
+    if all_.size == 0 or frame.size == 0 or stage.max(initial=0) == 0:
         return 1 if stage.max(initial=0) == 0 else UNKNOWN_MICRO_BATCHES
     pairs = np.array([c.size == 2 and c.kind.lower().startswith(("pipe", "pp", "mesh_pp")) for c in frame.communicators])
-    mine = pairs[e.communicator] & (stage[e.row] == 0)
-    if not mine.any():
+    counts = np.zeros(frame.size, np.int64)
+    for block in all_.blocks() if pairs.any() else ():
+        mine = pairs[all_.slots.communicator[all_.slot(block)]] & (stage[block.row] == 0)
+        np.add.at(counts, block.row[mine], 1)
+    if not counts.any():
         return UNKNOWN_MICRO_BATCHES
-    counts = np.bincount(e.row[mine]) / max(1, distinct(e.step)[0].size)
-    return max(1, round(float(counts.max()) / 2))
+    return max(1, round(float(counts.max()) / max(1, all_.steps.size) / 2))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from eroica.localizer.frame import Floats, Frame, Ints, Meetings
-from eroica.localizer.numbering import distinct, heads_of, numbered, stable_order, sums
+from eroica.localizer.numbering import heads_of, numbered, stable_order, sums
 from eroica.localizer.robust import MAD_TO_SIGMA
 
 Bools = npt.NDArray[np.bool_]
@@ -22,11 +23,11 @@ USUAL_QUANTILE = 0.25
 """What the faster communicators of a family reach is usual: faults only make transfers slower."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Transfers:
     """Columns over the communicators of a frame; µs."""
 
-    members: list[Ints]
+    members: Sequence[Ints]
     """Rows seen in each communicator, ascending."""
     hosts: Sequence[frozenset[str]]
     ratio: Floats
@@ -41,16 +42,35 @@ class Transfers:
     """… and what they usually take."""
     complete: Bools
     """Whether all its members were seen; else a late one may be unseen, and its transfers are upper bounds."""
-    lost_us: Floats
-    """Exposed time per step that its slow transfers cost its worst-hit member."""
     host_count: Ints
     """On how many hosts its members are."""
+    excess_us: Floats
+    """What each instance (``Frame.meetings``) took longer than usual."""
+    frame: Frame
+
+    @cached_property
+    def lost_us(self) -> Floats:
+        """Exposed time per step that its slow transfers cost its worst-hit member."""
+        return self.frame.collectives.lost_us(self.excess_us)
+
+
+class _Members(Sequence[Ints]):
+    """Rows seen in each communicator, ascending."""
+
+    def __init__(self, communicator: Ints, row: Ints, count: int) -> None:
+        self._row, self._ends = row, np.searchsorted(communicator, np.arange(count + 1))
+
+    def __len__(self) -> int:
+        return int(self._ends.size) - 1
+
+    def __getitem__(self, communicator: Any) -> Any:
+        return self._row[self._ends[communicator] : self._ends[communicator + 1]]
 
 
 class _Hosts(Sequence[frozenset[str]]):
     """Hosts by communicator, looked up when they are asked for: most communicators are healthy, and nobody asks."""
 
-    def __init__(self, frame: Frame, members: list[Ints]) -> None:
+    def __init__(self, frame: Frame, members: Sequence[Ints]) -> None:
         self._members = members
         self._host_of, self._names = frame.host_of
 
@@ -69,26 +89,21 @@ def measure_transfers(frame: Frame, past: dict[str, float] | None = None) -> Tra
 
     :param past: usual transfer by :func:`kind_keys` in a healthy profile of the same job, µs; it stands for the family.
     """
-    e, count = frame.executions, len(frame.communicators)
-    members: list[Ints] = [np.empty(0, np.int64)] * count
-    if e.size == 0:
-        nothing = np.zeros(count)
+    count = len(frame.communicators)
+    if frame.collectives.size == 0:
+        nothing, none = np.zeros(count), np.zeros(count, np.int64)
         return Transfers(
-            members, [frozenset()] * count, nothing + 1, nothing, nothing > 0, nothing, nothing, nothing > 0, nothing,
-            np.zeros(count, np.int64),
+            [none[:0]] * count, [frozenset()] * count, nothing + 1, nothing, nothing > 0, nothing, nothing, nothing > 0,
+            none, nothing[:0], frame,
         )  # fmt: skip
-    pair = frame.members.order[frame.members.heads]
-    pair = pair[stable_order(e.communicator[pair])]
-    row, communicator = e.row[pair], e.communicator[pair]
-    heads = heads_of(communicator)
-    for number, mine in zip(communicator[heads].tolist(), np.split(row, heads[1:]), strict=True):
-        members[number] = mine
+    communicator, row = frame.collectives.members
+    members = _Members(communicator, row, count)
     host_count = _distinct_by(communicator, frame.host_of[0][row], count)
     m = frame.meetings
     size = np.array([c.size for c in frame.communicators], dtype=np.int64)
     seen = np.bincount(communicator, minlength=count)
     shape = np.where(size > 0, size, seen)
-    family, _ = numbered(m.kind, e.bytes[m.first], shape[m.communicator], host_count[m.communicator])
+    family, _ = numbered(m.kind, m.bytes, shape[m.communicator], host_count[m.communicator])
     usual = _usual(family, m, count)
     if past:
         names, name_of = _kind_names(frame, m)
@@ -116,8 +131,9 @@ def measure_transfers(frame: Frame, past: dict[str, float] | None = None) -> Tra
         moved,
         expected,
         seen >= size,
-        _lost(frame, excess),
         host_count,
+        excess,
+        frame,
     )
 
 
@@ -155,7 +171,7 @@ def _kind_names(frame: Frame, m: Meetings) -> tuple[list[str], Ints]:
     first = np.empty(count, np.int64)
     first[name_of[::-1]] = np.arange(name_of.size)[::-1]
     names = []
-    for at, size in zip(first.tolist(), frame.executions.bytes[m.first[first]].tolist(), strict=True):
+    for at, size in zip(first.tolist(), m.bytes[first].tolist(), strict=True):
         c = frame.communicators[int(m.communicator[at])]
         names.append(f"{c.kind or c.name}/{c.backend}/{frame.kinds[int(m.kind[at])]}/{size}/{c.size}")
     return names, name_of
@@ -177,23 +193,3 @@ def _usual(family: Ints, m: Meetings, communicators: int) -> Floats:
     low = mean[order][at]
     usual[of_cell[order][heads]] = np.where(size > 1, low, 0.0)
     return usual[family]
-
-
-def _lost(frame: Frame, excess: Floats) -> Floats:
-    """What slow transfers cost a step at the worst-hit member of each communicator, and no more than what of them is exposed."""
-    e, m = frame.executions, frame.members
-    steps, step = distinct(e.step)
-    step = step[m.order]
-    member = np.zeros(e.size, np.int64)
-    member[m.heads[1:]] = 1
-    member = np.cumsum(member)
-    _, instance = distinct(e.instance)
-    # Entries of a member are in the order of their steps.
-    new = np.concatenate(([True], (step[1:] != step[:-1]) | (member[1:] != member[:-1])))
-    cell = np.cumsum(new) - 1
-    slow = np.bincount(cell, excess[instance[m.order]])
-    exposed = np.bincount(cell, np.maximum(e.exposed_us, 0.0)[m.order])
-    lost = np.bincount(member[new], np.minimum(slow, exposed) / max(steps.size, 1))
-    out = np.zeros(len(frame.communicators))
-    np.maximum.at(out, e.communicator[m.order[m.heads]], lost)
-    return out

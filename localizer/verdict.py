@@ -18,9 +18,10 @@ from eroica.localizer.playbook import Leaf
 from eroica.localizer.profiles import place_of
 from eroica.localizer.words import headline
 from eroica.schemas.ids import stable_id
-from eroica.schemas.ranks import RankArray, format_ranks, parse_ranks
+from eroica.schemas.ranks import RankArray, format_ranks, parse_ranks, say_ranks
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import (
+    NOT_ENOUGH,
     Cause,
     Coverage,
     Impact,
@@ -30,6 +31,7 @@ from eroica.schemas.verdicts import (
     Suspects,
     Verdict,
     Waiters,
+    is_suspicion,
 )
 
 SHARED = {"fabric", "pipeline_stage", "data_imbalance", "software_pause", "whole_job", "unknown"}
@@ -80,7 +82,9 @@ def whole_verdict(
             steps=(int(steps[0]), int(steps[-1])) if steps.size else (request.start_step, request.start_step),
         ),
         status=status,
-        headline=headline(frame, status, causes, judgement, leaves[0] if leaves and causes else None),
+        headline=headline(
+            frame, status, causes, judgement, leaves[0] if leaves and causes else None, suspicion=any(map(is_suspicion, notes))
+        ),
         event_time=(EPOCH + timedelta(microseconds=max(0, min(frame.event_time_us, 2**53)))).isoformat(timespec="milliseconds"),
         causes=causes,
         waiters=Waiters(ranks=format_ranks(frame.ranks[judgement.waiters]), wait_share=round(judgement.wait_share, 4))
@@ -122,10 +126,10 @@ def _missing(frame: Frame) -> RankArray:
 
 
 def _doubt(finding: Finding, settings: LocalizeSettings) -> str:
-    who = f"ranks {format_ranks(finding.ranks)}" if finding.ranks.size else "no single rank"
+    who = say_ranks(format_ranks(finding.ranks)) if finding.ranks.size else "no single rank"
     why = f"; {finding.instead}" if finding.instead else ""
     sure = f"({finding.confidence:.2f} < {settings.accuse_confidence})"
-    return f"seen but not sure enough to accuse {sure}: {finding.cls}, {who}{why}"
+    return f"{NOT_ENOUGH} {sure}: {finding.cls}, {who}{why}"
 
 
 def _cause(frame: Frame, finding: Finding, leaf: Leaf | None, advice: Advice, groups: Groups) -> Cause:

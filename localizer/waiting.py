@@ -61,10 +61,18 @@ def measure(frame: Frame) -> Waiting:
     return Waiting(
         wait_us=wait,
         transfer_us=shortest,
-        arriver=np.where(shared, m.first[e.instance], -1),
+        arriver=np.where(shared, _arrivers(e, shortest, m.members.size)[e.instance], -1),
         previous=np.where(same, np.arange(n) - 1, -1),
         own_us=_own_time(e, start, same),
     )
+
+
+def _arrivers(e: Executions, shortest: Floats, instances: int) -> Ints:
+    """An entry of each instance: that of the member that waited least; of several the first."""
+    first = np.empty(instances, np.int64)
+    least = np.flatnonzero(e.duration_us == shortest)[::-1]
+    first[e.instance[least]] = least
+    return first
 
 
 def partial(frame: Frame) -> Ints:

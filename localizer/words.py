@@ -5,7 +5,9 @@ from __future__ import annotations
 from eroica.localizer.frame import Frame
 from eroica.localizer.judgement import Judgement
 from eroica.localizer.playbook import Leaf
+from eroica.schemas.ranks import say_ranks
 from eroica.schemas.verdicts import Cause, Status
+from eroica.schemas.wording import say_share
 
 MAX_NAME = 100
 _CLASS_WORDS = {
@@ -25,9 +27,22 @@ _SHARED_WORDS = {
 }
 
 
-def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judgement, leaf: Leaf | None = None) -> str:
-    """One sentence; names from the job are cut, never interpreted. *leaf* is the fault of the first cause."""
+def headline(
+    frame: Frame,
+    status: Status,
+    causes: list[Cause],
+    judgement: Judgement,
+    leaf: Leaf | None = None,
+    *,
+    suspicion: bool = False,
+) -> str:
+    """One sentence; names from the job are cut, never interpreted.
+
+    :param leaf: the fault of the first cause.
+    :param suspicion: something was seen that is not enough to accuse anybody; the notes tell what.
+    """
     known = f": {leaf.signature.about}" if leaf is not None else ""
+    sure = f"({say_share(causes[0].confidence)} sure)" if causes else ""
     job = frame.request.job[:MAX_NAME]
     covered = f"{frame.size or len(frame.stacks)} of {frame.expected.size} ranks"
     if status == "culprit_found":
@@ -35,18 +50,18 @@ def headline(frame: Frame, status: Status, causes: list[Cause], judgement: Judge
         doing = f" in {root.functions[0][:MAX_NAME]}" if root.functions else ""
         more = f"; {len(causes) - 1} more" if len(causes) > 1 else ""
         waits = "; the others wait" if judgement.waiters.size else ""
-        return f"{job}: {_who(root)}{doing}{known}{more}{waits} ({root.confidence:.0%} sure); {root.action.text}"
+        return f"{job}: {_who(root)}{doing}{known}{more}{waits} {sure}; {root.action.text}"
     if status == "shared_cause":
         root = causes[0]
         what = _SHARED_WORDS.get(root.class_, root.class_)
         stages = f", stage {', '.join(str(s) for s in root.suspects.stages[:8])} most" if root.class_ == "pipeline_stage" else ""
         doing = f" ({root.functions[0][:MAX_NAME]})" if root.functions else ""
-        return (
-            f"{job}: no single place is at fault; {what}{stages}{doing}{known} ({root.confidence:.0%} sure); {root.action.text}"
-        )
+        return f"{job}: no single place is at fault; {what}{stages}{doing}{known} {sure}; {root.action.text}"
     if status == "insufficient_data":
         why = f": {judgement.notes[0][:300]}" if judgement.notes and not judgement.comparable else ""
         return f"{job}: cannot tell, {covered} answered{why}"
+    if suspicion:
+        return f"{job}: nobody is accused; what {covered} show is not enough to tell a fault from chance"
     return f"{job}: nobody is at fault as far as {covered} show"
 
 
@@ -58,7 +73,7 @@ def _who(root: Cause) -> str:
     if suspects.ranks:
         one = suspects.ranks.isdigit()
         on = f" on {hosts}" if hosts else ""
-        return f"{'rank' if one else 'ranks'} {suspects.ranks[:MAX_NAME]}{on} {single if one else several}"
+        return f"{say_ranks(suspects.ranks, MAX_NAME)}{on} {single if one else several}"
     if suspects.links:
         return f"the link {', '.join(suspects.links[:3])[:MAX_NAME]} is slow"
     return f"{'host' if len(suspects.hosts) == 1 else 'hosts'} {hosts} {single if len(suspects.hosts) == 1 else several}"

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from eroica.schemas.ranks import format_ranks
+from eroica.schemas.ranks import format_ranks, say_ranks
 from eroica.schemas.summaries import Communicator, Slot, Summary
 
 EPOCH_US = 10**15
@@ -141,8 +141,7 @@ def pair_notes(summaries: Sequence[Summary], world: int) -> list[str]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    text = format_ranks(sorted(ranks))
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text if len(text) < 120 else text[:117] + '…'}"
+    return say_ranks(format_ranks(sorted(ranks)), 120)
 
 
 def _span(steps: tuple[int, ...]) -> str:

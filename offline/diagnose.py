@@ -14,7 +14,7 @@ from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.timelines import diagnose_timeline, timeline_in
 from eroica.producers.trace.filenames import folder_of_place, step_of_place
-from eroica.producers.trace.folder import Found, name_ranks, one_run
+from eroica.producers.trace.folder import Found, name_ranks, one_run, unknown_rank
 from eroica.producers.trace.frontend import Opened, open_workers
 from eroica.producers.trace.identity import process_groups
 from eroica.producers.trace.listing import Listing, RankRule, list_traces, relative_to
@@ -81,7 +81,7 @@ def diagnose(
     Memory holds one trace at a time. The same files give the same verdict, byte for byte, wherever the folder stands.
 
     :param watch: told of what was judged; a timeline of operations is judged by other means.
-    :raises InvalidInput: no folder, no readable trace, a trace without a rank, or a rank twice in one run.
+    :raises InvalidInput: no folder, no readable trace, no trace with a rank, or a rank twice in one run.
     :raises UsageError: an option names a file or a run that is not there.
     :raises TopologyError: the layout that the user gives contradicts the traces.
     """
@@ -113,6 +113,9 @@ def diagnose(
     named, said = name_ranks([w.found for w in workers])
     notes += said
     workers = [_Worker(f, _as_rank(w.summary, f.rank), w.groups) for f, w in zip(named, workers, strict=True)]
+    if any(one.rank >= 0 for one in named):  # of several, those that nothing names are left out; alone they are asked for
+        unread += [Unread(one.path, _of_no_rank(one)) for one in named if one.rank < 0]
+        named = [one for one in named if one.rank >= 0]
     chosen, said = one_run(named, listing.root, job)
     notes += said
     of = {(w.found.path, w.found.place): w for w in workers}
@@ -126,6 +129,11 @@ def diagnose(
         notes.append(f"{len(unread) - MAX_NAMED} more files gave nothing")
     verdict = judge(placed(summaries, view), settings, view, watch)
     return Diagnosis(_with_notes(verdict, notes), len(files), unread)
+
+
+def _of_no_rank(found: Found) -> str:
+    error = unknown_rank(found)
+    return f"{error.what}; {error.do}"
 
 
 def _of_job(listing: Listing, job: str) -> tuple[list[Path], str]:

@@ -16,7 +16,7 @@ from eroica.bus.consumer import partition_ids
 from eroica.offline.writer import RecordingWriter
 from eroica.schemas.base import Message
 from eroica.schemas.codec import decode
-from eroica.schemas.errors import SchemaError
+from eroica.schemas.errors import SchemaError, UsageError
 from eroica.schemas.settings import EroicaSettings, KafkaSettings
 from eroica.schemas.summaries import Expectation, StackEvidence, Summary, SummaryError
 from eroica.schemas.topics import KEY_SEPARATOR, message_key
@@ -27,6 +27,9 @@ RECORDED_SETTINGS = ("detect", "group", "localize")
 SETTLE_S = 0.5
 """A topic counts as read when all ends were met and nothing came for so long (end offsets alone may read too low)."""
 CHECKPOINT_S = 2.0
+OF_ALL_JOBS = frozenset({"feedback"})
+"""Topics of which every message is recorded, whatever the job."""
+MAX_OTHERS = 10
 
 Until = Literal["now", "verdict", "stopped"]
 
@@ -51,13 +54,17 @@ class JobFilter:
         self._key = message_key(job).encode()
         self._part = self._key + KEY_SEPARATOR.encode()
         self._ambiguous = "_" in message_key(job)
+        self.others: set[str] = set()
+        """Some names of other jobs that were met, as their keys spell them."""
 
     def __call__(self, topic: str, record: Incoming) -> bool:
         """Whether *record* of *topic* (short name) is of the job."""
-        if topic == "feedback":  # what was said of remedies counts for the verdicts of all jobs
+        if topic in OF_ALL_JOBS:  # what was said of remedies counts for the verdicts of all jobs
             return True
         key = record.key or b""
         if key != self._key and not key.startswith(self._part):
+            if len(self.others) < MAX_OTHERS and key:
+                self.others.add(key[:400].decode(errors="replace").partition(KEY_SEPARATOR)[0])
             return False
         if not self._ambiguous or record.value is None:
             return True
@@ -117,6 +124,7 @@ def record(
     :param stop: asked between batches; what was read so far is a whole recording.
     :raises BrokerError: broker unreachable or a topic missing.
     :raises InvalidInput: *directory* holds a recording of something else.
+    :raises UsageError: nothing on the topics is of *job*; a folder that was made for it is removed again.
     """
     kept = {name: getattr(settings, name).model_dump(mode="json") for name in RECORDED_SETTINGS}
     writer = RecordingWriter(directory, job=job, prefix=settings.kafka.prefix, settings=kept)
@@ -131,7 +139,16 @@ def record(
                 break
     finally:
         writer.close()
-    return writer.counts()
+    counts = writer.counts()
+    if not counts.keys() - OF_ALL_JOBS:
+        writer.discard()
+        raise UsageError(
+            "nothing on the topics is of a job of this name, so nothing was recorded"
+            + (f"; there are: {', '.join(sorted(wanted.others))}" if wanted.others else ""),
+            where=f"job {job[:200]}",
+            do="check the name and --prefix, and that an agent reports the job",
+        )
+    return counts
 
 
 def _read_topic(

@@ -30,6 +30,8 @@ class Agreement:
     derived: frozenset[str]
 
     def __str__(self) -> str:
+        if not self.recorded:
+            return f"{len(self.derived)} derived, none was recorded to compare with" if self.derived else "none"
         both = len(self.recorded & self.derived)
         return (
             f"{both} agree, {len(self.recorded - self.derived)} only recorded, {len(self.derived - self.recorded)} only derived"

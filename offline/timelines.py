@@ -13,9 +13,10 @@ from eroica.localizer.actions import Advice
 from eroica.localizer.fit import fit
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.ids import stable_id
-from eroica.schemas.ranks import format_ranks
+from eroica.schemas.ranks import format_ranks, say_ranks
 from eroica.schemas.settings import EroicaSettings
 from eroica.schemas.verdicts import (
+    NOT_ENOUGH,
     Cause,
     Coverage,
     Evidence,
@@ -28,6 +29,7 @@ from eroica.schemas.verdicts import (
     Verdict,
     Waiters,
 )
+from eroica.schemas.wording import say_share
 from eroica.topology.mending import COMPUTE, MendedCause, mended_causes
 from eroica.topology.straggler_analysis import Timeline, is_timeline, read_timeline
 from eroica.topology.whatif import WhatIf, WhatIfReport
@@ -247,15 +249,15 @@ class _Judge:
         who = self._place(cause)
         if cause.workers:
             ranks = self._ranks(cause.workers)
-            who = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)[:60]}, {who},"
+            who = f"{say_ranks(format_ranks(ranks), 60)}, {who},"
         what = WORDS[cause.kind] if who == "all" else f"{who} {WORDS[cause.kind]}"
         more = f" ({cause.ratio:.2f} times its peers)" if cause.kind in ("worker", "pipeline_stage", "link") else ""
-        back = f"mending it gives back {100 * min(cause.recovered, 1.0):.0f}% of what is lost ({100 * sure:.0f}% sure)"
+        back = f"mending it gives back {say_share(min(cause.recovered, 1.0))} of what is lost ({say_share(sure)} sure)"
         return f"{self.job}: {what}{more}; {back}"
 
     def _doubt(self, cause: MendedCause, confidence: float) -> str:
         limit = self.settings.accuse_confidence
-        return f"seen but not sure enough to accuse ({confidence:.2f} < {limit}): {cause.kind}, {self._place(cause)}"
+        return f"{NOT_ENOUGH} ({confidence:.2f} < {limit}): {cause.kind}, {self._place(cause)}"
 
 
 def _item(

@@ -120,6 +120,15 @@ class RecordingWriter:
             for file in self._files.values():
                 file.close()
 
+    def discard(self) -> None:
+        """Remove the recording, unless it was there before; to be called last."""
+        if self.resumed:
+            return
+        for name in (MANIFEST, *(file_name(*key) for key in self._files)):
+            (self.directory / name).unlink(missing_ok=True)
+        with suppress(OSError):  # what others put there meanwhile stays
+            self.directory.rmdir()
+
     def _resume(self, manifest: Manifest) -> None:
         if manifest.job != self._job or manifest.prefix != self._prefix:
             raise InvalidInput(

@@ -35,6 +35,20 @@ def format_ranks(ranks: Iterable[int] | RankArray) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts.tolist(), ends.tolist(), strict=True))
 
 
+def say_ranks(text: str, most: int = 0) -> str:
+    """Ranges of ranks with their noun, as people read them; every text for people goes through here.
+
+    :param most: characters of the ranges that are kept, if not 0.
+
+    >>> say_ranks("3"), say_ranks("0-2,5"), say_ranks("")
+    ('rank 3', 'ranks 0-2,5', 'no ranks')
+    """
+    if not text:
+        return "no ranks"
+    kept = text if not most or len(text) <= most else f"{text[: most - 1]}…"
+    return f"rank {kept}" if text.isdecimal() else f"ranks {kept}"
+
+
 def parse_ranks(text: str) -> RankArray:
     """Read ranges back into a sorted int64 array, shape (n,).
 

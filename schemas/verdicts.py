@@ -26,6 +26,13 @@ CauseClass = Literal[
     "unknown",
 ]
 ActionKind = Literal["drain", "check", "rollback", "tune", "watch"]
+NOT_ENOUGH = "not enough to accuse"
+"""How a note begins that tells of a suspicion too weak to be a cause."""
+
+
+def is_suspicion(note: str) -> bool:
+    """Whether *note*, of a verdict's coverage, tells of a suspicion too weak to be a cause."""
+    return note.startswith(NOT_ENOUGH)
 
 
 class Evidence(Record, frozen=True, kw_only=True):

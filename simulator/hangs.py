@@ -86,9 +86,9 @@ def place_hang(work: Workload, fault: Fault, rng: np.random.Generator) -> Hang:
     """
     if fault.dose is not None or fault.strength is not None:
         raise UsageError("a hang has neither dose nor strength", where=fault.fault)
-    if fault.at.hosts or fault.at.racks or fault.at.stages:
+    if fault.at.hosts != "" or fault.at.racks != "" or fault.at.stages:
         raise UsageError("a hang is placed by ranks", where=fault.fault, do="give at: {ranks: '3'}")
-    ranks = parse_ranks(fault.at.ranks)
+    ranks = parse_ranks(str(fault.at.ranks))
     if ranks.size and ranks.max() >= work.world:
         raise InvalidInput(f"there is no rank {int(ranks.max())}", where="at.ranks", do=f"the job has {work.world} ranks")
     if ranks.size == 0:

@@ -104,13 +104,16 @@ class Job(Part, frozen=True, kw_only=True):
 
 
 class Target(Part, frozen=True, kw_only=True):
-    """Where a fault sits; only what the fault needs, the rest is drawn."""
+    """Where a fault sits; only what the fault needs, the rest is drawn.
 
-    ranks: str = ""
-    hosts: str = ""
-    """Numbers of hosts as ranges."""
-    racks: str = ""
+    Ranks, hosts and racks are numbers from 0, as ranges in a string (``"2-3,7"``); a single one may be a bare number.
+    """
+
+    ranks: str | int = ""
+    hosts: str | int = ""
+    racks: str | int = ""
     stages: list[int] = []
+    """Numbers of pipeline stages from 0; negative ones count from the last."""
 
 
 class Fault(Part, frozen=True, kw_only=True):
@@ -188,6 +191,7 @@ class Scenario(Part, frozen=True, kw_only=True):
     """Everything. The same scenario and seed give the same bytes."""
 
     name: str = "scenario"
+    """In the labels, and part of the run's id; verdicts speak of the job by ``job.name``."""
     about: str = ""
     seed: int = 1
     start: str = ""

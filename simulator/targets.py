@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from eroica.schemas.errors import InvalidInput
+from eroica.schemas.errors import InvalidInput, SchemaError
 from eroica.schemas.ranks import RankArray, parse_ranks
 from eroica.simulator.effects import BoolArray
 from eroica.simulator.faults import FaultKind
@@ -32,7 +32,7 @@ def locate(work: Workload, kind: FaultKind, target: Target, rng: np.random.Gener
         return work.hosts.host_of == pair[0], work.hosts.host_of == pair[1]
     named = _named(work, target)
     if named is not None:
-        if kind.target == "rank" and target.ranks and "nic" in kind.name and named.sum() > 1:
+        if kind.target == "rank" and target.ranks != "" and "nic" in kind.name and named.sum() > 1:
             raise InvalidInput("it is one rank's NIC", where=kind.name, do="write one fault for each rank")
         return named, nobody
     return _drawn(work, kind, rng, hosts), nobody
@@ -72,8 +72,11 @@ def _drawn(work: Workload, kind: FaultKind, rng: np.random.Generator, hosts: int
     return out
 
 
-def _numbers(text: str, count: int, what: str) -> RankArray:
-    found = parse_ranks(text)
+def _numbers(text: str | int, count: int, what: str) -> RankArray:
+    try:
+        found = parse_ranks(str(text))
+    except SchemaError as error:
+        raise InvalidInput(str(error), where=f"at.{what}") from error
     if found.size and found.max() >= count:
         raise InvalidInput(f"there is no {what[:-1]} {int(found.max())}", where=f"at.{what}", do=f"the job has {count} {what}")
     return found

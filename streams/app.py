@@ -18,6 +18,7 @@ from eroica.bus.folders import own_folder
 from eroica.schemas.errors import UsageError
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.topics import TOPICS
+from eroica.streams.lean import LeanApp, RawSchema
 
 COMMIT_INTERVAL_S = 1.0
 """How much is read again after a kill -9; a commit a second costs the broker nothing."""
@@ -35,7 +36,7 @@ def faust_app(settings: KafkaSettings, group: str, workdir: Path | None = None) 
     :raises UsageError: a security setting that Faust's client does not know, or no such folder can be had.
     """
     session_s = float(settings.extra.get("session.timeout.ms", SESSION_TIMEOUT_MS)) / 1_000
-    return faust.App(
+    return LeanApp(
         f"{settings.prefix}{group}",
         broker=[f"kafka://{address.strip()}" for address in settings.bootstrap.split(",") if address.strip()],
         broker_credentials=credentials(settings.extra),
@@ -65,10 +66,7 @@ def raw_topic(app: faust.App, settings: KafkaSettings, topic: str) -> Any:
     """*topic* (short name) as bytes: decoding is the agent's, where its errors can be dealt with."""
     return app.topic(
         full_name(settings, topic),
-        key_type=bytes,
-        value_type=bytes,
-        key_serializer="raw",
-        value_serializer="raw",
+        schema=RawSchema(key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"),
         partitions=TOPICS[topic].partitions,
     )
 

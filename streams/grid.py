@@ -26,8 +26,13 @@ class StepGrid:
         self._ranks = ranks
         self._limit = max(_FIRST_STEPS, min(MAX_OPEN_STEPS, MAX_CELLS // max(ranks, 1)))
         self._cells: Int64 = np.full((ranks, min(_FIRST_STEPS, self._limit)), _UNSEEN, dtype=np.int64)
-        self._count: Int64 = np.zeros(self._cells.shape[1], dtype=np.int64)
         self._base = 0
+        self._front = [0] * ranks
+        """Row → its first open step without a value."""
+        self._reach = [0] * ranks
+        """Row → one past its highest step with a value."""
+        self._behind = ranks
+        """Rows that have not reported ``head``."""
         self._closed_any = False
         self.head = -1
         """Lowest open step; -1 before the first value."""
@@ -50,6 +55,7 @@ class StepGrid:
         if self.head < 0:
             self._base = self.head = first_step
             self.end = first_step
+            self._front = [first_step] * self._ranks
         late = 0
         if first_step < self.head:
             if self._closed_any:
@@ -60,7 +66,8 @@ class StepGrid:
                 return ranks * n, 0
         held = n - late
         last = first_step + held
-        ahead = min(held, max(0, last - self.head - self._limit))
+        ahead = last - self.head - self._limit
+        ahead = min(held, ahead) if ahead > 0 else 0
         if ahead:
             values = values[:, : held - ahead]
             last -= ahead
@@ -68,22 +75,16 @@ class StepGrid:
             return ranks * late, ranks * ahead
         if last - self._base > self._cells.shape[1]:
             self._make_room(last)
-        a = first_step - self._base
-        b = last - self._base
-        cells = self._cells[row : row + ranks, a:b]
-        self._count[a:b] += np.add.reduce(cells < 0, axis=0)
+        cells = self._cells[row : row + ranks, first_step - self._base : last - self._base]
         np.maximum(cells, values, out=cells)
         if last > self.end:
             self.end = last
+        self._advance(range(row, row + ranks), first_step, last)
         return ranks * late, ranks * ahead
 
     def full_until(self) -> int:
         """One past the last step of the leading run that every rank has reported."""
-        a = self.head - self._base
-        if self.head < 0 or self.end <= self.head or self._count[a] < self._ranks:
-            return self.head
-        missing = np.flatnonzero(self._count[a : self.end - self._base] < self._ranks)
-        return self.end if missing.size == 0 else self.head + int(missing[0])
+        return self.head if self._behind or self.head < 0 else min(self._front)
 
     def close(self, until: int) -> tuple[int, Int64, Int64]:
         """Close the steps ``head..until-1``.
@@ -93,11 +94,34 @@ class StepGrid:
         """
         first = self.head
         stop = min(until, self.end)
-        a, b = first - self._base, max(first, stop) - self._base
-        self.head = max(first, until)
-        self.end = max(self.end, self.head)
+        cells = self._cells[:, first - self._base : max(first, stop) - self._base]
+        head = self.head = max(first, until)
+        self.end = max(self.end, head)
         self._closed_any = True
-        return first, self._count[a:b], self._cells[:, a:b]
+        if min(self._front) < head:
+            self._front = [step if step >= head else self._first_unseen(row, head) for row, step in enumerate(self._front)]
+        self._behind = self._front.count(head)
+        return first, np.add.reduce(cells >= 0, axis=0), cells
+
+    def _advance(self, rows: range, first_step: int, last: int) -> None:
+        """Rows *rows* have values for ``first_step..last-1``."""
+        front, reach, head = self._front, self._reach, self.head
+        for row in rows:
+            step, high = front[row], reach[row]
+            if first_step <= step < last:
+                front[row] = last if high <= last else self._first_unseen(row, last)
+                if step == head:
+                    self._behind -= 1
+            if high < last:
+                reach[row] = last
+
+    def _first_unseen(self, row: int, start: int) -> int:
+        """The first step from *start* on for which *row* has no value."""
+        reach = self._reach[row]
+        if reach <= start:
+            return start
+        unseen = np.flatnonzero(self._cells[row, start - self._base : reach - self._base] < 0)
+        return start + int(unseen[0]) if unseen.size else reach
 
     def _extend_down(self, first_step: int) -> bool:
         """Move the window's start down to *first_step* while nothing is closed; false if that is too far."""
@@ -107,11 +131,10 @@ class StepGrid:
         width = max(self._cells.shape[1], self.end - first_step)
         held = self.end - self._base
         cells = np.full((self._ranks, width), _UNSEEN, dtype=np.int64)
-        count = np.zeros(width, dtype=np.int64)
         cells[:, shift : shift + held] = self._cells[:, :held]
-        count[shift : shift + held] = self._count[:held]
-        self._cells, self._count = cells, count
+        self._cells = cells
         self._base = self.head = first_step
+        self._front, self._behind = [first_step] * self._ranks, self._ranks
         return True
 
     def _make_room(self, last: int) -> None:
@@ -121,12 +144,10 @@ class StepGrid:
         width = self._cells.shape[1]
         while width < last - self.head:
             width = min(2 * width, self._limit)
-        kept, counts = self._cells[:, skip : skip + held], self._count[skip : skip + held]
+        kept = self._cells[:, skip : skip + held]
         if width == self._cells.shape[1]:
-            kept, counts = kept.copy(), counts.copy()
-            cells, count = self._cells, self._count
+            kept, cells = kept.copy(), self._cells
         else:
-            cells, count = np.empty((self._ranks, width), dtype=np.int64), np.empty(width, dtype=np.int64)
+            cells = np.empty((self._ranks, width), dtype=np.int64)
         cells[:, :held], cells[:, held:] = kept, _UNSEEN
-        count[:held], count[held:] = counts, 0
-        self._cells, self._count, self._base = cells, count, self.head
+        self._cells, self._base = cells, self.head

@@ -28,6 +28,7 @@ from eroica.schemas.errors import BrokerError, InvalidInput
 from eroica.schemas.outputs import InputRef, Output
 from eroica.schemas.settings import KafkaSettings
 from eroica.streams.app import raw_topic
+from eroica.streams.lean import events_of
 from eroica.streams.outbox import Delivery, Outbox, give_up
 from eroica.streams.rebuild import committed_offsets, read_again
 
@@ -136,7 +137,7 @@ class Hop(Generic[C]):
             await self._outbox.send(self._outbox.letters(outputs, partition), _nothing)
 
     async def _run(self, stream: Any) -> None:
-        async for event in stream.noack().events():
+        async for event in events_of(self._app, stream):
             try:
                 await self._handle(event)
             finally:

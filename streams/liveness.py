@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Iterable
 
 from eroica.schemas.iterations import RankIterations
 from eroica.schemas.ranks import format_ranks
 from eroica.streams.eventclock import EventClock
 
-NOBODY = int(np.iinfo(np.int64).max)
+NOBODY = 2**63 - 1
 """Step of a rank that holds nobody back (absent or ended); as the slowest rank's step: there is none."""
 _CHECK_US = 1_000_000
 """Silence is looked for once per so much event time."""
@@ -39,8 +38,10 @@ class Liveness:
         self._ended = bytearray(ranks)
         self._absent: set[int] = set()
         self._absent_text = ""
-        self._step: npt.NDArray[np.int64] = np.full(ranks, -1, dtype=np.int64)
-        self._holds: npt.NDArray[np.int64] = np.full(ranks, -1, dtype=np.int64)
+        self._step = [-1] * ranks
+        self._holds = [-1] * ranks
+        self._slowest, self._at_slowest = -1, ranks
+        """The lowest of them, and how many ranks stand there; it is looked for anew when none does."""
 
     @property
     def all_ended(self) -> bool:
@@ -60,29 +61,44 @@ class Liveness:
 
     def reached(self, row: int, ranks: int, step: int) -> None:
         """So many ranks from *row* on have completed *step*."""
-        steps, holds = self._step[row : row + ranks], self._holds[row : row + ranks]
-        np.maximum(steps, step, out=steps)
-        np.maximum(holds, step, out=holds)
+        steps, holds, slowest = self._step, self._holds, self._slowest
+        for r in range(row, row + ranks):
+            if step > steps[r]:
+                steps[r] = step
+            before = holds[r]
+            if step > before:
+                holds[r] = step
+                if before == slowest:
+                    self._at_slowest -= 1
 
-    def word(self, row: int, one: RankIterations, sent_us: int) -> None:
-        """The host's latest word about the rank."""
-        self._heard_us[row] = self.now_us
-        same_idleness = (
-            not one.duration_us
-            and 0 < self._sent_us[row] <= sent_us
-            and one.idle_us + _SLACK_US >= self._idle_us[row] + (sent_us - self._sent_us[row])
-        )
-        if not same_idleness:
-            self._alive_us[row] = self.now_us - one.idle_us
-        self._sent_us[row], self._idle_us[row] = sent_us, one.idle_us
-        self._event[row] = one.last_event or self._event[row]
-        if bool(self._ended[row]) != one.ended:
-            self._ended[row] = one.ended
-            self._holds[row] = NOBODY if one.ended else self._step[row]
-        if self._absent and row in self._absent:
-            self._absent.discard(row)
-            self._absent_text = ""
-            self._holds[row] = NOBODY if one.ended else self._step[row]
+    def words(self, ranks: Iterable[RankIterations], first_rank: int, sent_us: int) -> None:
+        """A host's latest word about its ranks; row 0 is *first_rank*."""
+        now_us, heard_us, alive_us = self.now_us, self._heard_us, self._alive_us
+        before_us, idle_us, events, ended = self._sent_us, self._idle_us, self._event, self._ended
+        for one in ranks:
+            row = one.rank - first_rank
+            heard_us[row] = now_us
+            before, idle = before_us[row], one.idle_us
+            same_idleness = (
+                not one.duration_us and 0 < before <= sent_us and idle + _SLACK_US >= idle_us[row] + (sent_us - before)
+            )
+            if not same_idleness:
+                alive_us[row] = now_us - idle
+            before_us[row], idle_us[row] = sent_us, idle
+            if one.last_event:
+                events[row] = one.last_event
+            if ended[row] != one.ended:
+                ended[row] = one.ended
+                self._hold(row, NOBODY if one.ended else self._step[row])
+            if self._absent and row in self._absent:
+                self._absent.discard(row)
+                self._absent_text = ""
+                self._hold(row, NOBODY if one.ended else self._step[row])
+
+    def _hold(self, row: int, step: int) -> None:
+        """From here on *row* holds the others back at *step*, further back or not."""
+        self._holds[row] = step
+        self._at_slowest = 0
 
     def find_silent(self) -> None:
         """Declare ranks absent whose host said nothing for the limit while others went on."""
@@ -96,11 +112,14 @@ class Liveness:
             if heard <= limit and not self._ended[row] and row not in self._absent:
                 self._absent.add(row)
                 self._absent_text = ""
-                self._holds[row] = NOBODY
+                self._hold(row, NOBODY)
 
     def slowest(self) -> int:
         """Last step of the slowest rank that still counts; ``NOBODY`` when there is none."""
-        return int(np.minimum.reduce(self._holds))
+        if self._at_slowest <= 0:
+            self._slowest = min(self._holds)
+            self._at_slowest = self._holds.count(self._slowest)
+        return self._slowest
 
     def idle(self) -> tuple[int, int, str]:
         """``(row, idle_us, last_event)``: how long *every* rank that has not ended has done nothing, and who has for longest.

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eroica.schemas.errors import InvalidInput
-from eroica.schemas.iterations import IterationBatch, RankIterations, StepPartial
+from eroica.schemas.iterations import IterationBatch, StepPartial
 from eroica.schemas.outputs import Output
 from eroica.schemas.settings import DetectSettings
 from eroica.schemas.topics import message_key
@@ -68,16 +68,16 @@ class ShardCore:
             impossible numbers); nothing of it counts then.
         """
         key = (batch.job, batch.run_id, batch.shard)
-        shard = self._shards.get(key)
-        if shard is None:
-            shard = _Shard(batch, self._settings)
+        known = self._shards.get(key)
+        shard = known or _Shard(batch, self._settings)
         blocks = shard.check(batch)
-        if key in self._shards:
-            self._held -= shard.cells
-        self._shards[key] = shard
-        self._shards.move_to_end(key)
+        before = shard.cells if known else 0
+        if known:
+            self._shards.move_to_end(key)
+        else:
+            self._shards[key] = shard
         late, ahead = shard.take(batch, blocks)
-        self._held += shard.cells
+        self._held += shard.cells - before
         while len(self._shards) > MAX_SHARDS or (self._held > MAX_HELD_CELLS and len(self._shards) > 1):
             _, oldest = self._shards.popitem(last=False)
             self._held -= oldest.cells
@@ -91,28 +91,11 @@ _Block = tuple[int, int, npt.NDArray[np.int64]]
 """First row, first step, durations (ranks, steps): neighbouring ranks of a host that report the same steps, which is the rule."""
 
 
-def _neighbours(ranks: list[RankIterations], low: int) -> list[tuple[int, int, list[list[int]]]]:
-    """The batch's durations, ranks that follow each other with the same steps put together: ``(row, first step, rows)``."""
-    found: list[tuple[int, int, list[list[int]]]] = []
-    following, first, length = -1, -1, -1
-    for one in ranks:
-        durations = one.duration_us
-        if not durations:
-            continue
-        if one.rank == following and one.first_step == first and len(durations) == length:
-            found[-1][2].append(durations)
-        else:
-            first, length = one.first_step, len(durations)
-            found.append((one.rank - low, first, [durations]))
-        following = one.rank + 1
-    return found
-
-
 class _Shard:
     """One shard of one launch."""
 
     def __init__(self, batch: IterationBatch, settings: DetectSettings) -> None:
-        where = f"job {batch.job}, run {batch.run_id}, host {batch.host}, shard {batch.shard}"
+        where = _where(batch)
         size = min(batch.ranks_per_shard, batch.world_size - batch.shard * batch.ranks_per_shard)
         if batch.shard < 0 or batch.ranks_per_shard < 1 or size < 1:
             raise InvalidInput(
@@ -142,33 +125,48 @@ class _Shard:
 
     def check(self, batch: IterationBatch) -> list[_Block]:
         """Refuse what could not be true before any of it is taken in; returns the durations in blocks."""
-        where = f"job {batch.job}, run {batch.run_id}, host {batch.host}, shard {batch.shard}"
         if (batch.ranks_per_shard, batch.world_size) != self._shape:
             raise InvalidInput(
                 f"world size {batch.world_size} in shards of {batch.ranks_per_shard} contradicts "
                 f"{self._shape[1]} in shards of {self._shape[0]}",
-                where=where,
+                where=_where(batch),
                 do="give all hosts of a launch one world size and one agent.ranks_per_shard, and each job its own name",
             )
-        low, high = self._first_rank, self._first_rank + self._size
         if not 0 <= batch.sent_at_us <= MAX_DURATION_US:
-            raise InvalidInput(f"sent_at_us {batch.sent_at_us} is no time", where=where)
+            raise InvalidInput(f"sent_at_us {batch.sent_at_us} is no time", where=_where(batch))
+        return [self._block(batch, row, first_step, rows) for row, first_step, rows in self._neighbours(batch)]
+
+    def _neighbours(self, batch: IterationBatch) -> list[tuple[int, int, list[list[int]]]]:
+        """The durations of ranks that follow each other with the same steps, put together: ``(row, first step, rows)``."""
+        low, high = self._first_rank, self._first_rank + self._size
+        found: list[tuple[int, int, list[list[int]]]] = []
+        following, first, length = -1, -1, -1
         for one in batch.ranks:
-            if not low <= one.rank < high:
-                raise InvalidInput(f"rank {one.rank} is outside of the shard's {low}-{high - 1}", where=where)
-            if not 0 <= one.first_step <= MAX_DURATION_US or not 0 <= one.idle_us <= MAX_DURATION_US:
-                raise InvalidInput(f"rank {one.rank}: first_step or idle_us is not possible", where=where)
-        blocks: list[_Block] = []
-        for row, first_step, rows in _neighbours(batch.ranks, low):
-            try:
-                values = np.array(rows, dtype=np.int64)
-            except OverflowError as error:
-                raise InvalidInput("a duration does not fit 64 bits", where=where) from error
-            # As unsigned numbers the negative ones are the largest: one look finds both.
-            if np.maximum.reduce(values.view(np.uint64), axis=None) > MAX_DURATION_US:
-                raise InvalidInput(f"a duration of rank {row + low} or a neighbour is negative or impossibly long", where=where)
-            blocks.append((row, first_step, values))
-        return blocks
+            rank, first_step, durations = one.rank, one.first_step, one.duration_us
+            if not low <= rank < high:
+                raise InvalidInput(f"rank {rank} is outside of the shard's {low}-{high - 1}", where=_where(batch))
+            if not 0 <= first_step <= MAX_DURATION_US or not 0 <= one.idle_us <= MAX_DURATION_US:
+                raise InvalidInput(f"rank {rank}: first_step or idle_us is not possible", where=_where(batch))
+            if not durations:
+                continue
+            if rank == following and first_step == first and len(durations) == length:
+                found[-1][2].append(durations)
+            else:
+                first, length = first_step, len(durations)
+                found.append((rank - low, first, [durations]))
+            following = rank + 1
+        return found
+
+    def _block(self, batch: IterationBatch, row: int, first_step: int, rows: list[list[int]]) -> _Block:
+        try:
+            values = np.array(rows, dtype=np.int64)
+        except OverflowError as error:
+            raise InvalidInput("a duration does not fit 64 bits", where=_where(batch)) from error
+        # As unsigned numbers the negative ones are the largest: one look finds both.
+        if np.maximum.reduce(values.view(np.uint64), axis=None) > MAX_DURATION_US:
+            text = f"a duration of rank {row + self._first_rank} or a neighbour is negative or impossibly long"
+            raise InvalidInput(text, where=_where(batch))
+        return row, first_step, values
 
     def take(self, batch: IterationBatch, blocks: list[_Block]) -> tuple[int, int]:
         """Store what the batch says; returns the numbers of late values and of values too far ahead."""
@@ -181,9 +179,9 @@ class _Shard:
             late += behind
             ahead += beyond
             live.reached(row, ranks, first_step + n - 1)
+        if fresh:
+            live.words(batch.ranks, self._first_rank, batch.sent_at_us)
         for one in batch.ranks:
-            if fresh:
-                live.word(one.rank - self._first_rank, one, batch.sent_at_us)
             if one.marks:
                 self._mark(one.marks)
         return late, ahead
@@ -260,3 +258,7 @@ class _Shard:
             absent=live.absent_ranks(self._first_rank),
             marked=sorted(step for step in self._marks if first <= step < last) if self._marks else [],
         )
+
+
+def _where(batch: IterationBatch) -> str:
+    return f"job {batch.job}, run {batch.run_id}, host {batch.host}, shard {batch.shard}"

@@ -30,10 +30,9 @@ def recovered_by(measures: Measures, rows: Ints) -> float | None:
     own, model = measures.own, measures.model
     if own.steps.size == 0 or measures.frame.size < 2:
         return None
-    mean = np.broadcast_to(own.parts_us.mean(axis=1, keepdims=True), own.parts_us.shape)
-    lost = model.gain_us(own.parts_us, mean)
+    lost = measures.lost_to_mean_us
     if lost <= 0.005 * measures.step_us:
         return None
     mended = own.parts_us.copy()
-    mended[:, rows] = mean[:, rows]
+    mended[:, rows] = measures.mean_parts_us[:, rows]
     return model.gain_us(own.parts_us, mended) / lost

@@ -58,7 +58,7 @@ class _Place:
 
 def find_links(measures: Measures) -> list[Finding]:
     """The places that slow transfers have in common, by medium; where no transfers can be compared, odd counters of links."""
-    if measures.frame.executions.size == 0:
+    if measures.frame.collectives.size == 0:
         return []
     odd = odd_link_readings(measures.frame)
     found = []
@@ -73,6 +73,8 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     across = t.host_count > 1
     mine = t.known & (across if medium == "nic" else ~across)
     slow = mine & _slow(t.ratio, t.error, mine, proven=bool(measures.past and measures.past.transfers))
+    if not slow.any():
+        return None
     loss = float(t.lost_us[slow].max(initial=0.0))
     if loss < measures.settings.min_effect * measures.step_us:
         return None
@@ -274,7 +276,7 @@ def _reading_evidence(measures: Measures, odd: list[OddReading], rows: Ints) -> 
     frame = measures.frame
     return [
         Evidence(
-            kind="metric", metric=o.name.partition("[")[0], subject=f"ranks {name_rows(frame, o.rows)}", value=round(o.value, 4),
+            kind="metric", metric=o.name.partition("[")[0], subject=name_rows(frame, o.rows), value=round(o.value, 4),
             unit=o.name.partition("[")[2].rstrip("]"), expected=round(o.usual, 4),
             score=round(o.value / o.usual, 3) if o.usual else round(o.value, 3), rule=RULE, compared_with="all other workers",
         )
@@ -286,7 +288,7 @@ def _reading_evidence(measures: Measures, odd: list[OddReading], rows: Ints) -> 
 def communicator_text(measures: Measures, number: int) -> str:
     """How evidence names a communicator."""
     c = measures.frame.communicators[number]
-    return f"{c.kind or 'communicator'} {c.name} (ranks {name_rows(measures.frame, measures.transfers.members[number])})"[:300]
+    return f"{c.kind or 'communicator'} {c.name} ({name_rows(measures.frame, measures.transfers.members[number])})"[:300]
 
 
 def _compared(measures: Measures, others: int) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from eroica.localizer.frame import Frame, Ints
+from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.numbering import stable_order
 from eroica.localizer.own import OwnTime, Past, measure_own
 from eroica.localizer.stepmodel import StepModel, step_model
@@ -53,6 +53,17 @@ class Measures:
         """Time of a step that is lost to ranks that are slower than usual in their role, whoever it is."""
         return self.model.gain_us(self.own.parts_us, np.minimum(self.own.parts_us, self.own.usual_parts_us))
 
+    @cached_property
+    def mean_parts_us(self) -> Floats:
+        """``own.parts_us`` with every worker at the mean of all, step by step; not to be written to."""
+        parts = self.own.parts_us
+        return np.broadcast_to(parts.mean(axis=1, keepdims=True), parts.shape)
+
+    @cached_property
+    def lost_to_mean_us(self) -> float:
+        """Time of a step that is lost against one in which every worker takes the mean own time."""
+        return self.model.gain_us(self.own.parts_us, self.mean_parts_us)
+
     def share(self, time_us: float) -> float:
         """*time_us* as share of a step."""
         return time_us / self.step_us if self.step_us > 0 else 0.0
@@ -77,7 +88,7 @@ class Measures:
 
         A thread that has to wait for a CPU differs from step to step in any phase.
         """
-        if set(self.frame.devices) != {CPU}:
+        if {self.frame.devices.names[i] for i in np.unique(self.frame.devices.code).tolist()} != {CPU}:
             return False
         table, short = self.frame.metrics, np.zeros(self.frame.size, bool)
         told = short.copy()

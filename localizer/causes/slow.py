@@ -159,7 +159,7 @@ def _finding(measures: Measures, rows: Ints, culprits: Ints, hosts: list[str], g
     peers = measures.peers(lead, culprits)
     excess = float(own.excess_us[lead])
     grown = grown_functions(frame, lead, peers, FUNCTION_SHARE * excess)
-    subject, compared = f"rank {int(frame.ranks[lead])}", f"ranks {name_rows(frame, peers)}"
+    subject, compared = f"rank {int(frame.ranks[lead])}", name_rows(frame, peers)
     waits = np.median(own.wait_us, axis=1)
     evidence = [
         Evidence(

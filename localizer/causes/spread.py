@@ -187,7 +187,7 @@ def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what:
         Evidence(
             kind="pause" if cls == "software_pause" else "step",
             metric=f"time of a step lost to {what}",
-            subject=f"ranks {name_rows(frame, rows)}",
+            subject=name_rows(frame, rows),
             value=ms(loss),
             unit="ms",
             expected=0.0,

@@ -41,7 +41,7 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
     least = PROVEN * measures.settings.min_effect if found.since_past else USUAL_LOSS
     if measures.share(found.loss_us) < least:
         heavy = int(found.level_us.argmax())
-        usual = found.since_past and measures.share(_against_mean(measures)) >= USUAL_LOSS
+        usual = found.since_past and measures.share(_against_mean(measures, _stage_parts(measures))) >= USUAL_LOSS
         return [], [f"stage {heavy} is heavier than the others, as it was in the healthy profile"] if usual else []
     level, stage = found.level_us, found.stage
     rest = np.flatnonzero(model.stage != stage)
@@ -49,7 +49,7 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
     evidence = Evidence(
         kind="step", metric="own time per step", subject=f"stage {stage}", value=ms(level[stage]), unit="ms",
         expected=ms(found.expected_us), score=round(float(level[stage] / max(level.mean(), 1e-9)), 3), rule=RULE,
-        compared_with=f"{against}, ranks {name_rows(frame, rest)}",
+        compared_with=f"{against}, {name_rows(frame, rest)}",
     )  # fmt: skip
     finding = Finding(
         cls="pipeline_stage", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence], stages=[stage],
@@ -65,7 +65,7 @@ def heavy_stage(measures: Measures) -> HeavyStage:
     then = _past_level(measures)
     if then is None:
         heavy = int(level.argmax())
-        return HeavyStage(heavy, level, float(np.delete(level, heavy).mean()), _against_mean(measures), since_past=False)
+        return HeavyStage(heavy, level, float(np.delete(level, heavy).mean()), _against_mean(measures, parts), since_past=False)
     # What all stages grew by is the job's; what one grew beyond it is the stage's.
     grown = parts - then
     changed = int(grown.sum(axis=0).argmax())
@@ -75,8 +75,7 @@ def heavy_stage(measures: Measures) -> HeavyStage:
     return HeavyStage(changed, level, float(usual[:, changed].sum()), _loss(measures, parts, usual), since_past=True)
 
 
-def _against_mean(measures: Measures) -> float:
-    parts = _stage_parts(measures)
+def _against_mean(measures: Measures, parts: Floats) -> float:
     return _loss(measures, parts, np.broadcast_to(parts.mean(axis=1, keepdims=True), parts.shape))
 
 
@@ -87,9 +86,8 @@ def stage_levels(measures: Measures) -> Floats:
 
 def _stage_parts(measures: Measures) -> Floats:
     """``stage_levels`` in its parts, shape (2, stages): what comes once a step, and the rest."""
-    own, model, devices = measures.own, measures.model, np.array(measures.frame.devices, dtype=object)
-    names, counts = np.unique(devices.astype(str), return_counts=True)
-    common = devices == names[int(counts.argmax())]
+    own, model, device = measures.own, measures.model, measures.frame.devices.code
+    common = device == int(np.bincount(device).argmax())
     if np.unique(model.stage[common]).size < model.stages:
         common[:] = True
     each = [own.usual_parts_us[:, common & (model.stage == s)] for s in range(model.stages)]

@@ -6,7 +6,7 @@ from collections import Counter
 
 from eroica.localizer.explain.registry import Explanation, Item, register
 from eroica.localizer.stacks import innermost, main_stack
-from eroica.schemas.ranks import format_ranks, parse_ranks
+from eroica.schemas.ranks import format_ranks, parse_ranks, say_ranks
 
 
 @register("differs from: *", "innermost frames of the main thread")
@@ -19,7 +19,7 @@ def stack(item: Item) -> Explanation:
     for who, text in stacks.items():
         by_stack.setdefault(text, []).append(who)
     rows: list[tuple[str, ...]] = [
-        (f"{'→ ' if rank in ranks else ''}ranks {format_ranks(ranks)}", str(len(ranks)), innermost(text))
+        (f"{'→ ' if rank in ranks else ''}{say_ranks(format_ranks(ranks))}", str(len(ranks)), innermost(text))
         for text, ranks in sorted(by_stack.items(), key=lambda pair: (-len(pair[1]), pair[0]))
     ]
     differs = float(stacks.get(rank, usual) != usual)

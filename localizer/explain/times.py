@@ -151,7 +151,7 @@ def against_past(item: Item) -> Explanation:
     now = np.median(own.usual_us, axis=1)
     then = np.array([past.own_us.get(frame.classes[c], np.nan) for c in frame.cls.tolist()])
     host = item.evidence.subject.removeprefix("host ") if item.evidence.subject.startswith("host ") else ""
-    rows = np.array([r for r in range(frame.size) if not host or frame.hosts[r] == host], dtype=np.int64)
+    rows = np.array([r for r, name in enumerate(frame.hosts) if not host or name == host], dtype=np.int64)
     columns = {"usual own time, ms": now / 1e3, "in the healthy profile, ms": then / 1e3, "ratio": now / then}
     if host:
         lead = int(rows[np.argmax((now - then)[rows])])

@@ -86,13 +86,13 @@ def evidence(condition: Condition, measured: Measured, facts: Facts, fault: str)
     return Evidence(
         kind={"named": "function", "communicator": "transfer"}.get(condition.looks_at, condition.looks_at),
         metric=condition.text(measured.name),
-        subject=f"ranks {facts.suspects_text}",
+        subject=facts.suspects_text,
         value=value,
         unit=measured.unit,
         expected=expected,
         score=round(value / expected, 3) if expected else value,
         rule=f"{ACCUSER}{fault}",
-        compared_with=f"ranks {facts.peers_text}" if compared else "the limit of the signature",
+        compared_with=facts.peers_text if compared else "the limit of the signature",
     )
 
 

@@ -16,7 +16,7 @@ from eroica.localizer.playbook.model import UNITS, Condition
 from eroica.localizer.playbook.patterns import fits, found, in_stack
 from eroica.localizer.profile import WAITING_CATEGORY, function_label
 from eroica.localizer.stacks import main_stack
-from eroica.schemas.ranks import format_ranks
+from eroica.schemas.ranks import format_ranks, say_ranks
 
 Bools = npt.NDArray[np.bool_]
 MAX_ROWS = 1_024
@@ -68,7 +68,7 @@ class Facts:
         known = frame.ranks if frame.size else np.array([row.rank for row in frame.stacks], dtype=np.int64)
         suspects, wanted = np.asarray(ranks, dtype=np.int64), set(hosts)
         if suspects.size == 0 and wanted:
-            suspects = np.array(sorted(r for r, host in frame.host_of_rank.items() if host in wanted), dtype=np.int64)
+            suspects = frame.ranks_on(wanted)
         if not np.isin(suspects, known).any():
             return cls(frame, known, np.empty(0, np.int64), tuple(named))
         free = ~np.isin(known, np.concatenate((suspects, accused)))
@@ -173,11 +173,7 @@ class Facts:
         if name not in self._kept:
             place = np.full(self.frame.size + 1, -1, dtype=np.int64)
             place[self.rows] = np.arange(self.rows.size)
-            entries = np.flatnonzero(place[self.frame.pattern_row] >= 0)
-            at = (place[self.frame.pattern_row[entries]], self.frame.pattern_function[entries])
-            table = np.zeros((self.rows.size, len(self.frame.functions)))
-            np.add.at(table, at, self.frame.pattern[name][entries])
-            self._kept[name] = table
+            self._kept[name] = self.frame.patterns.table(name, place[:-1], self.rows.size, len(self.frame.functions))
         return self._kept[name]
 
     def _weighted(self, quantity: str, chosen: Bools) -> Floats:
@@ -210,24 +206,21 @@ class Facts:
 
     def _transfer(self, condition: Condition) -> Floats:
         """Mean time of a collective once all its members are there (the shortest of their durations), ms."""
-        e, names = self.frame.executions, self.frame.communicators
-        if e.size == 0:
+        all_, names = self.frame.collectives, self.frame.communicators
+        if all_.size == 0:
             return np.full(self.rows.size, np.nan)
         pattern = str(condition.communicator)
         chosen = np.array([found(pattern, c.kind) or found(pattern, c.name) for c in names], dtype=np.bool_)
-        inside = chosen[e.communicator]
+        inside = chosen[all_.slots.communicator]
         if condition.op is not None:
             operation = [found(condition.op, kind.rpartition(" ")[0]) for kind in self.frame.kinds]
-            inside &= np.array(operation, dtype=np.bool_)[e.kind]
-        shortest = np.full(int(e.instance.max()) + 1, np.inf)
-        np.minimum.at(shortest, e.instance, e.duration_us)
-        count = np.bincount(e.row[inside], minlength=self.frame.size)[self.rows]
-        total = np.bincount(e.row[inside], shortest[e.instance[inside]], self.frame.size)[self.rows]
+            inside &= np.array(operation, dtype=np.bool_)[all_.slots.kind]
+        count, total = (whole[self.rows] for whole in all_.transfers_of(inside))
         return np.where(count > 0, total / np.maximum(count, 1) / 1e3, np.nan)
 
     @cached_property
     def _steps(self) -> Floats:
-        return np.maximum(np.bincount(self.frame.step_row, minlength=self.frame.size)[self.rows], 1).astype(np.float64)
+        return self.frame.steps_of[self.rows].astype(np.float64)
 
     @cached_property
     def _step_us(self) -> Floats:
@@ -244,13 +237,13 @@ class Facts:
 
     @cached_property
     def suspects_text(self) -> str:
-        """The suspects as ranges."""
-        return format_ranks(self.suspects)
+        """The suspects as people read them."""
+        return say_ranks(format_ranks(self.suspects))
 
     @cached_property
     def peers_text(self) -> str:
-        """The peers as ranges."""
-        return format_ranks(self.peers)
+        """The peers as people read them."""
+        return say_ranks(format_ranks(self.peers))
 
     def share(self, condition: Condition) -> float:
         """Share of the suspects' main stacks, or of the functions that the cause names, in which the pattern is found."""

@@ -25,6 +25,7 @@ from eroica.localizer.rules.functions import judge_functions
 from eroica.localizer.waiting import measure, partial
 from eroica.localizer.walk import Blame, walk
 from eroica.schemas.settings import LocalizeSettings
+from eroica.schemas.verdicts import NOT_ENOUGH
 
 LESSER_SHARE = 0.15
 """A cause that gives back less than this share of what the first does is left out."""
@@ -45,12 +46,12 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     steps, durations = frame.step_table()
     if frame.size == 0 or steps.size == 0:
         return Judgement(comparable=False, notes=["no steps were profiled by all workers"])
-    if frame.executions.size == 0:
+    if frame.collectives.size == 0:
         return judge_functions(frame, float(durations.mean()), _small_roles(frame), settings)
     measures = Measures(frame, settings, past)
     notes = _partial(partial(frame).size)
     incomplete = len(notes)
-    notes += _small_roles(frame)
+    notes += [] if _past_tells(frame, past) else _small_roles(frame)
     slow = slow_rows(measures)
     stages, stage_notes = find_stages(measures)
     own_time = [*find_slow(measures, slow), *find_spread(measures, slow), *stages]
@@ -89,7 +90,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         wait_share=float(waited[waiters].mean()) if waiters.size else 0.0,
         step_us=measures.step_us,
         ideal_step_us=max(measures.step_us - recovered, 0.1 * measures.step_us),
-        comparable=bool(own.comparable.any()) or bool(findings),
+        comparable=bool(own.comparable.any()) or bool(findings) or _past_tells(frame, past),
         recovered_by_slowest=recovered_by(measures, slowest_rows(measures)),
         recovered_by_last_stage=recovered_by(measures, last_stage(measures)) if measures.model.stages > 1 else None,
         notes=notes,
@@ -145,6 +146,11 @@ def _before(blame: Blame) -> list[str]:
     return []
 
 
+def _past_tells(frame: Frame, past: Past | None) -> bool:
+    """Whether every worker can be compared with itself, so that those without peers can be judged too."""
+    return past is not None and bool(np.isin(frame.ranks, list(past.own_by_rank)).all())
+
+
 def _small_roles(frame: Frame) -> list[str]:
     if any(int((frame.cls == c).sum()) < MIN_PEERS for c in frame.roles):
         return ["classes of fewer than three workers cannot be compared"]
@@ -152,8 +158,13 @@ def _small_roles(frame: Frame) -> list[str]:
 
 
 def _seen(measures: Measures, blame: Blame) -> list[str]:
-    """What was seen of those who cause most waiting, where it is not enough to accuse anybody."""
+    """What was seen of those who cause most waiting, where it is not enough to accuse anybody.
+
+    Nothing, where all own time beyond the usual is less of the step than an effect that counts: some rank always comes last.
+    """
     frame, own = measures.frame, measures.own
+    if measures.share(measures.lost_own_us) < measures.settings.min_effect:
+        return []
     share = blame.kept.sum(axis=1) / max(blame.total_us, 1e-9)
     notes = []
     for row in np.lexsort((np.arange(frame.size), -share)).tolist()[:MAX_SEEN]:
@@ -163,7 +174,7 @@ def _seen(measures: Measures, blame: Blame) -> list[str]:
         grown = grown_functions(frame, row, peers, FUNCTION_SHARE * float(own.excess_us[row]), most=1)
         where = f", most in {grown[0].label}" if grown else ""
         notes.append(
-            f"not enough to accuse: rank {int(frame.ranks[row])} causes {share[row]:.0%} of the waiting, own time "
+            f"{NOT_ENOUGH}: rank {int(frame.ranks[row])} causes {share[row]:.0%} of the waiting, own time "
             f"{ms(float(np.median(own.own_us[row])))} ms against {ms(float(np.median(own.usual_us[row])))} ms{where}"
         )
     return notes

@@ -66,7 +66,7 @@ def _finding(frame: Frame, row: int, out: Ints, excess_us: float, z: float) -> F
     whole = Evidence(
         kind="function", metric="time per step above the peers, all functions", subject=f"rank {int(frame.ranks[row])}",
         value=round(excess_us / 1e3, 3), unit="ms", expected=0.0, score=round(z, 2), rule=RULE,
-        compared_with=f"ranks {name_rows(frame, peers)}",
+        compared_with=name_rows(frame, peers),
     )  # fmt: skip
     return Finding(
         cls="worker",

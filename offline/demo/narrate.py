@@ -10,7 +10,7 @@ from eroica.schemas.control import ProfileRequest
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.iterations import StepPartial
 from eroica.schemas.jobs import JobAnnouncement
-from eroica.schemas.ranks import format_ranks, parse_ranks
+from eroica.schemas.ranks import format_ranks, parse_ranks, say_ranks
 from eroica.schemas.summaries import Expectation, StackEvidence, Summary, SummaryError
 from eroica.schemas.verdicts import Verdict
 
@@ -73,8 +73,8 @@ class Narrator:
         if announcement.ended or self.hosts.get(announcement.host) == count:
             return []
         self.hosts[announcement.host] = count
-        ranks = format_ranks(rank.rank for rank in announcement.ranks)
-        return [f"{one_line(announcement.host, 60)} announces ranks {ranks} of {announcement.world_size}"]
+        ranks = say_ranks(format_ranks(rank.rank for rank in announcement.ranks))
+        return [f"{one_line(announcement.host, 60)} announces {ranks} of {announcement.world_size}"]
 
     def _request(self, request: ProfileRequest) -> list[str]:
         if request.request in self.requests:

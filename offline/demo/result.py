@@ -8,6 +8,7 @@ from typing import Any
 
 from eroica.offline.demo.scenario import Scenario
 from eroica.schemas.codec import encode
+from eroica.schemas.ranks import say_ranks
 from eroica.schemas.verdicts import Verdict
 
 
@@ -44,5 +45,5 @@ class DemoResult:
         elif self.scenario.fault == "none":
             right = "right: nobody is accused"
         else:
-            right = f"right: rank {self.scenario.fault_rank} is named, ranks {self.scenario.innocent} merely wait"
+            right = f"right: rank {self.scenario.fault_rank} is named, {say_ranks(self.scenario.innocent)} merely wait"
         return f"{since} → verdict: {self.trigger_to_verdict_s:.1f} s ({right}; the demo took {self.total_s:.0f} s)"

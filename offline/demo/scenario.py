@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eroica.schemas.errors import UsageError
-from eroica.schemas.ranks import format_ranks
+from eroica.schemas.ranks import format_ranks, say_ranks
 from eroica.schemas.verdicts import Verdict
 
 Fault = Literal["slow-data", "slow-host", "none"]
@@ -77,7 +77,7 @@ def mistakes(scenario: Scenario, verdict: Verdict) -> list[str]:
     """What is wrong with *verdict*, given what was really done; empty if it is right."""
     accused = [cause.suspects.ranks for cause in verdict.causes if cause.suspects.ranks or cause.suspects.hosts]
     if scenario.fault == "none":
-        wrong = [f"accuses ranks {ranks}, though nothing was injected" for ranks in accused]
+        wrong = [f"accuses {say_ranks(ranks)}, though nothing was injected" for ranks in accused]
         if verdict.status == "culprit_found" and not wrong:
             wrong.append("says that a culprit was found, though nothing was injected")
         return wrong
@@ -86,9 +86,9 @@ def mistakes(scenario: Scenario, verdict: Verdict) -> list[str]:
         return [f"status is {verdict.status}, though rank {scenario.fault_rank} was slowed down"]
     root = verdict.causes[0]
     if root.suspects.ranks != str(scenario.fault_rank):
-        wrong.append(f"accuses ranks {root.suspects.ranks or 'none'} in place of {scenario.fault_rank}")
+        wrong.append(f"accuses {say_ranks(root.suspects.ranks)} in place of {scenario.fault_rank}")
     if root.class_ != "worker":
         wrong.append(f"calls it {root.class_} in place of worker")
     if verdict.waiters.ranks != scenario.innocent:
-        wrong.append(f"says that ranks {verdict.waiters.ranks or 'none'} wait, in place of {scenario.innocent}")
+        wrong.append(f"says that {say_ranks(verdict.waiters.ranks)} wait, in place of {scenario.innocent}")
     return wrong

@@ -688,6 +688,59 @@ static void scanner_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
+/* ---- call trees ----------------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(nest_doc,
+"nest(start, ends, deepest)\n--\n\n"
+"What nesting.py computes of *start*, the events' starts ascending, and *ends*, their ends ascending, both float64 as bytes: how\n"
+"many have ended when each begins, its depth, at most *deepest*, and its parent or -1; int64 as bytes.");
+
+static PyObject *scan_nest(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *starts, *ends;
+    char *start, *end;
+    Py_ssize_t size, other, deepest;
+    if (!PyArg_ParseTuple(args, "OOn:nest", &starts, &ends, &deepest) || PyBytes_AsStringAndSize(starts, &start, &size) < 0 ||
+        PyBytes_AsStringAndSize(ends, &end, &other) < 0)
+        return NULL;
+    if (size != other || size % 8 || deepest < 0 || deepest > 1 << 20) {
+        PyErr_SetString(PyExc_ValueError, "starts and ends must be as many, and the depth moderate");
+        return NULL;
+    }
+    PyObject *columns[3] = {NULL, NULL, NULL}, *result = NULL;
+    int64_t *out[3], *last = malloc((size_t)(deepest + 1) * 8);
+    if (!last) return PyErr_NoMemory();
+    for (int i = 0; i < 3; i++)
+        if (!(columns[i] = PyBytes_FromStringAndSize(NULL, size))) goto done;
+    for (int i = 0; i < 3; i++) out[i] = (int64_t *)PyBytes_AsString(columns[i]);
+    for (Py_ssize_t d = 0; d <= deepest; d++) last[d] = -1;
+    int64_t ended = 0, count = size / 8;
+    for (int64_t i = 0; i < count; i++) {
+        double begin, over;
+        memcpy(&begin, start + 8 * i, 8);
+        for (; ended < count; ended++) {
+            memcpy(&over, end + 8 * ended, 8);
+            if (!(over <= begin)) break;
+        }
+        int64_t depth = i > ended ? i - ended : 0;
+        if (depth > deepest) depth = deepest;
+        int64_t parent = depth ? last[depth - 1] : -1;
+        memcpy(out[0] + i, &ended, 8);
+        memcpy(out[1] + i, &depth, 8);
+        memcpy(out[2] + i, &parent, 8);
+        last[depth] = i;
+    }
+    result = Py_BuildValue("OOO", columns[0], columns[1], columns[2]);
+done:
+    for (int i = 0; i < 3; i++) Py_XDECREF(columns[i]);
+    free(last);
+    return result;
+}
+
+static PyMethodDef scan_methods[] = {
+    {"nest", scan_nest, METH_VARARGS, nest_doc},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMethodDef scanner_methods[] = {
     {"scan", scanner_scan, METH_VARARGS, scan_doc},
     {"forget", scanner_forget, METH_NOARGS, forget_doc},
@@ -716,7 +769,7 @@ static int scan_exec(PyObject *module) {
 static PyModuleDef_Slot scan_slots[] = {{Py_mod_exec, scan_exec}, {0, NULL}};
 
 static struct PyModuleDef scan_module = {
-    PyModuleDef_HEAD_INIT, "_scan", "The compiled scanner of Kineto events.", 0, NULL, scan_slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_scan", "The compiled scanner of Kineto events.", 0, scan_methods, scan_slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__scan(void) { return PyModuleDef_Init(&scan_module); }

@@ -17,7 +17,10 @@ from eroica.producers.trace.intervals import Intervals, union
 from eroica.producers.trace.naming import CollectiveName, canonical_op, host_collective, kernel_collective
 from eroica.producers.trace.steps import Steps
 
+BYTES = "bytes"
+"""Stands for the type where the size of a message is told in bytes and its type is not."""
 DTYPE_BYTES = {
+    BYTES: 1,
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4, "int32": 4, "long": 8,
     "int64": 8,
     "short": 2, "int16": 2, "byte": 1, "uint8": 1, "char": 1, "int8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,

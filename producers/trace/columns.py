@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +100,18 @@ class Trace:
     def rows(self, *categories: int) -> Ints:
         """Rows of these categories, ascending by start."""
         return np.flatnonzero(_of(self.category, *categories))
+
+    def kinds(self, rows: Ints, kind_of: Callable[[str], str], kinds: Sequence[str]) -> Codes:
+        """For each of *rows* the place among *kinds* of the kind that its name has, -1 for any other; every name is asked about
+        once.
+        """
+        number = self.name[rows]
+        places = {kind: place for place, kind in enumerate(kinds)}
+        code = np.full(len(self.names), -1, np.int8)
+        code[number] = 0
+        for i in np.flatnonzero(code == 0).tolist():
+            code[i] = places.get(kind_of(self.names[i]), -1)
+        return code[number]
 
     def named(self, rows: Ints, accept: Callable[[str], object]) -> Mask:
         """Which of *rows* have a name that *accept* takes; every name is asked about once."""

@@ -26,6 +26,16 @@ COMPILED = _scan is not None
 COLUMN_TYPES = tuple(np.dtype(t) for t in ("i4", "i1", "f8", "f8", "i4", "i4", "i8", "f8"))
 """Name, category, start, duration, thread, stream, correlation, bytes."""
 
+
+def _nest(start: npt.NDArray[np.float64], ends: npt.NDArray[np.float64], deepest: int) -> tuple[npt.NDArray[np.int64], ...]:
+    found = _scan.nest(start.tobytes(), ends.tobytes(), deepest)
+    return tuple(np.frombuffer(column, np.int64) for column in found)
+
+
+# A binary built before the function was added is no reason to fail.
+nest_compiled = _nest if hasattr(_scan, "nest") else None
+"""The compiled form of :func:`eroica.producers.trace.nesting.nest`, if it is there."""
+
 _ANY = msgspec.json.Decoder()
 _ARGS = msgspec.json.Decoder(Args)
 

@@ -97,6 +97,16 @@ def name_ranks(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
     return named, _shortened(notes)
 
 
+def unknown_rank(found: Found) -> InvalidInput:
+    """That nothing tells whose trace it is, and how to say it."""
+    return InvalidInput(
+        "neither the trace nor its name tells the rank" + (f" of {found.part}" if found.part else ""),
+        where=str(found.path),
+        do="give it: --rank FILE=N, or --rank-from 'REGEX' with the rank as its group"
+        + ("; N is the first worker's rank" if found.places > 1 else ""),
+    )
+
+
 def one_run(found: Sequence[Found], root: Path = Path(), job: str = "") -> tuple[list[Found], list[str]]:
     """Choose the traces of one run, ascending by rank, and say what was left out.
 
@@ -110,12 +120,7 @@ def one_run(found: Sequence[Found], root: Path = Path(), job: str = "") -> tuple
     """
     for trace in found:
         if trace.rank < 0:
-            raise InvalidInput(
-                "neither the trace nor its name tells the rank" + (f" of {trace.part}" if trace.part else ""),
-                where=str(trace.path),
-                do="give it: --rank FILE=N, or --rank-from 'REGEX' with the rank as its group"
-                + ("; N is the first worker's rank" if trace.places > 1 else ""),
-            )
+            raise unknown_rank(trace)
     single, notes = _without_copies(found)
     runs = [("", single)]
     for key_of in _BY_PATH:

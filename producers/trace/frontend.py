@@ -13,11 +13,11 @@ from eroica.producers.trace.nsys_db import SUFFIXES as NSYS_SUFFIXES
 from eroica.producers.trace.nsys_db import is_sqlite
 from eroica.producers.trace.nsys_report import NsysWorker
 from eroica.producers.trace.reader import read_trace
+from eroica.producers.trace.strangers import known_stranger
 from eroica.schemas.errors import InvalidInput
 
 JSON_SUFFIXES = (".json", ".json.gz")
 SUFFIXES = JSON_SUFFIXES + NSYS_SUFFIXES
-_UNEXPORTED = (".nsys-rep", ".qdrep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,8 @@ def open_workers(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[Op
     :raises InvalidInput: it cannot be read, or is neither a torch trace nor an Nsight Systems export.
     """
     path = Path(path)
-    if path.name.endswith(_UNEXPORTED):
-        raise InvalidInput(
-            "an Nsight Systems report that is not exported",
-            where=str(path),
-            do=f"export it: nsys export --type sqlite {path.name}",
-        )
+    if (kind := known_stranger(path)) is not None:
+        raise InvalidInput(kind[0], where=str(path), do=kind[1].replace("REPORT", path.name))
     if not is_sqlite(path):
         if path.name.endswith(NSYS_SUFFIXES) and path.is_file():
             raise InvalidInput("not an SQLite file", where=str(path), do="export the report again: nsys export --type sqlite")

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from eroica.producers.trace.frontend import SUFFIXES
+from eroica.producers.trace.strangers import known_stranger
 from eroica.schemas.errors import InvalidInput, UsageError
 from eroica.schemas.ranks import MAX_RANK
 
 MAX_FILES = 100_000
 MAX_NAMED = 5
 """Kinds of files that a note names."""
+MAX_LOOKED_INTO = 1_000
+"""Other files whose beginning is looked at."""
 SIDE_SUFFIX = ".side.json"
 
 
@@ -75,15 +78,20 @@ class RankRule:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files to try, by name, and how many others lie between them, by suffix."""
+    """The files to try, by name, and how many others lie between them: by what they are, else by suffix."""
 
     root: Path
     files: list[Path]
     others: dict[str, int]
+    known: dict[tuple[str, str], int] = field(default_factory=dict)
+    """What a file is and what to do with it → how many."""
 
     @property
     def notes(self) -> list[str]:
         """What was passed by."""
+        return [_counted(what, do, count) for (what, do), count in sorted(self.known.items())] + self._by_suffix()
+
+    def _by_suffix(self) -> list[str]:
         if not self.others:
             return []
         kinds = sorted(self.others.items(), key=lambda item: (-item[1], item[0]))
@@ -106,7 +114,7 @@ def list_traces(source: str | Path) -> Listing:
             "there is no such file or folder", where=str(source), do="give a trace, or the folder that holds the ranks' traces"
         )
     files: list[Path] = []
-    others: Counter[str] = Counter()
+    others, known = Counter[str](), Counter[tuple[str, str]]()
     for path in place.rglob("*"):
         relative = path.relative_to(place)
         if any(part.startswith(".") for part in relative.parts) or not path.is_file():
@@ -115,10 +123,15 @@ def list_traces(source: str | Path) -> Listing:
             continue
         if path.name.lower().endswith(SUFFIXES):
             files.append(path)
+        elif known.total() + others.total() < MAX_LOOKED_INTO and (kind := known_stranger(path)) is not None:
+            known[kind] += 1
         else:
             others[path.suffix[:20]] += 1
         if len(files) > MAX_FILES:
             raise InvalidInput(f"it holds more than {MAX_FILES} traces", where=str(source), do="give a folder of one run")
+    if not files and known:
+        told = "; ".join(_counted(what, "", count) for (what, _), count in sorted(known.items()))
+        raise InvalidInput(f"it holds no trace. {told}", where=str(source), do=max(known, key=lambda kind: known[kind])[1])
     if not files:
         kinds = ", ".join(sorted(s for s in others if s)[:MAX_NAMED])
         raise InvalidInput(
@@ -126,7 +139,11 @@ def list_traces(source: str | Path) -> Listing:
             where=str(source),
             do="give the folder that holds the ranks' traces",
         )
-    return Listing(place, sorted(files), dict(others))
+    return Listing(place, sorted(files), dict(others), dict(known))
+
+
+def _counted(what: str, do: str, count: int) -> str:
+    return f"{'one file is' if count == 1 else f'each of {count} files is'} {what}" + (f": {do}" if do else "")
 
 
 def relative_to(path: Path, root: Path) -> PurePath:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eroica.producers.trace.columns import Floats, Ints
+from eroica.producers.trace.compiled import nest_compiled
 from eroica.producers.trace.ordering import dense
 
 MAX_DEPTH = 2_000
@@ -100,18 +101,30 @@ def _nest(start: Floats, end: Floats) -> tuple[Ints, Ints, Ints]:
     """
     n = start.size
     real = np.flatnonzero(end > start)
+    ended, level, above = (nest_compiled or nest)(start[real], np.sort(end[real]), MAX_DEPTH)
+    if real.size == n:
+        return level, above, ended
     depth = np.zeros(n, np.int64)
     parent = np.full(n, -1, np.int64)
-    ended = np.searchsorted(np.sort(end[real]), start[real], "right")
-    depth[real] = np.minimum(np.maximum(np.arange(real.size) - ended, 0), MAX_DEPTH)
-    levels = _levels(depth[real])
-    by_depth = {int(depth[real[level[0]]]): real[level] for level in levels}
+    depth[real] = level
+    parent[real] = np.where(above >= 0, real[above], -1)
+    return depth, parent, ended
+
+
+def nest(start: Floats, ends: Floats, deepest: int) -> tuple[Ints, Ints, Ints]:
+    """Events ascending by start, none empty, and their ends in order of their own: how many have ended when each begins, its
+    depth and its parent. The compiled function gives the same.
+    """
+    ended = np.searchsorted(ends, start, "right")
+    depth = np.minimum(np.maximum(np.arange(start.size) - ended, 0), deepest)
+    parent = np.full(start.size, -1, np.int64)
+    by_depth = {int(depth[level[0]]): level for level in _levels(depth)}
     for d, level in by_depth.items():
         upper = by_depth.get(d - 1)
         if upper is not None:
             k = np.searchsorted(upper, level) - 1
             parent[level] = np.where(k >= 0, upper[np.maximum(k, 0)], -1)
-    return depth, parent, ended
+    return ended, depth, parent
 
 
 def _segments(start: Floats, end: Floats, parent: Ints, ended: Ints) -> tuple[Ints, Floats, Floats]:

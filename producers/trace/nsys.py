@@ -13,11 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from eroica.producers.trace.collectives import BYTES
 from eroica.producers.trace.columns import ColumnBuilder, Trace
 from eroica.producers.trace.events import NO_ARGS, Args, Event
 from eroica.producers.trace.naming import kernel_collective
 from eroica.producers.trace.nsys_db import NsysDatabase
 from eroica.producers.trace.nsys_nccl import NcclSpans, is_nccl_call
+from eroica.producers.trace.nsys_payload import Payload, Payloads
 from eroica.producers.trace.nsys_report import (
     CALLS,
     COPIES,
@@ -68,6 +70,7 @@ class _Reader:
         self.builder = ColumnBuilder()
         self.strings = _strings(db)
         self.spans = NcclSpans()
+        self.payloads = Payloads(db)
         self.launch: dict[int, tuple[int, int]] = {}
         """Correlation of an NCCL kernel → thread and time of its launch."""
         self._events: list[Event] = []
@@ -137,7 +140,9 @@ class _Reader:
         return {row[3] for row in rows if row[4] in collectives and isinstance(row[3], int)}
 
     def _ranges(self) -> None:
-        for start, end, tid, text, number, kind in self._host_rows(RANGES, "text", "textId", "eventType"):
+        columns = ("text", "textId", "eventType", "binaryData", "jsonText", "jsonTextId")
+        of_nccl: list[tuple[int, int, int, str, Payload | None, object]] = []
+        for start, end, tid, text, number, kind, binary, json, json_id in self._host_rows(RANGES, *columns):
             name = text if isinstance(text, str) and text else self._name(number)
             thread = (tid & 0xFFFFFF) if isinstance(tid, int) else 0
             if kind in START_END_RANGES:  # they need not nest with what else the thread does
@@ -147,10 +152,22 @@ class _Reader:
             if bare := _bare(name):
                 self._put("cpu_op", bare, thread, start, end)
                 continue
-            category, name, of_nccl = _range(name)
-            if of_nccl:
-                self.spans.add(thread, start, end, name)
+            category, name, nccl = _range(name)
+            if nccl:
+                of_nccl.append((thread, start, end, name, self.payloads.read(binary, json), json_id))
             self._put(category, name, thread, start, end)
+        texts = self._texts({json_id for *_, payload, json_id in of_nccl if payload is None})
+        for thread, start, end, name, payload, json_id in of_nccl:
+            self.spans.add(thread, start, end, name, payload or self.payloads.read(None, texts.get(json_id)))
+
+    def _texts(self, numbers: set[object]) -> dict[object, str]:
+        """Payloads that stand among the strings, each once."""
+        found: dict[object, str] = {}
+        for number in sorted(n for n in numbers if isinstance(n, int)) if self.db.has(STRINGS, "id", "value") else ():
+            for (text,) in self.db.rows(f"SELECT value FROM {STRINGS} WHERE id = ?", (number,)):
+                if isinstance(text, str):
+                    found[number] = text
+        return found
 
     def _calls(self, launched: set[int]) -> None:
         named: dict[object, str] = {}
@@ -180,8 +197,9 @@ class _Reader:
             self._put("kernel", f"CUDA graph {graph}", f"stream {stream}", start, end, args)
 
     def _collective(self, name: str, args: Args, place: int) -> Args:
-        """A kernel of NCCL says nothing of its communicator. Torch gives each its own stream, so the streams are numbered by
-        first use, which ranks of one role share though the streams' own numbers differ.
+        """A kernel of NCCL says nothing of its communicator: the payload of the call that launched it may. Else, as torch gives
+        each communicator its own stream, the streams are numbered by first use, which ranks of one role share though the streams'
+        own numbers differ.
         """
         by_name = kernel_collective(name)
         told = self.launch.get(args.correlation)
@@ -192,7 +210,9 @@ class _Reader:
             correlation=args.correlation,
             stream=args.stream,
             collective=op or "send_recv",
-            group_name=f"{backend} {place}",
+            out_elements=span.bytes if span is not None and span.bytes else -1,
+            dtype=BYTES if span is not None and span.bytes else "",
+            group_name=f"{backend} {span.communicator:016x}" if span is not None and span.communicator else f"{backend} {place}",
             group_size=span.size if span is not None else 0,
         )
 

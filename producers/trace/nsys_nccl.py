@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from eroica.producers.trace.naming import canonical_op
+from eroica.producers.trace.nsys_payload import Payload
 
 _CALL = re.compile(r"^nccl([A-Z]\w*)$", re.ASCII)
 _SILENT = frozenset({"CommCount", "CommCuDevice", "CommUserRank", "CommGetAsyncError", "GroupStart", "GroupEnd"})
@@ -29,6 +31,10 @@ class NcclSpan:
     """Empty for a group of several kinds."""
     size: int
     """Members, where the calls tell: an exchange of all with all has one send and one receive a member. 0: not told."""
+    communicator: int = 0
+    """As the payloads tell it; 0 where they do not, or tell several."""
+    bytes: int = 0
+    """All the calls' together: of sends and receives the larger sum."""
 
 
 def is_nccl_call(name: str) -> bool:
@@ -36,16 +42,29 @@ def is_nccl_call(name: str) -> bool:
     return _CALL.match(name) is not None
 
 
+Call = tuple[int, int, str]
+"""Start, end, name without ``nccl``."""
+PER_MEMBER = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+"""Of these one call tells the bytes of one member's part."""
+
+
 class NcclSpans:
-    """The spans of one process, by thread."""
+    """The spans of one process, by thread; and the sizes of its communicators, where it made them while it was watched."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, list[tuple[int, int, str]]] = {}
+        self.sizes: dict[int, int] = {}
+        self._calls: dict[int, list[Call]] = {}
+        self._told: dict[int, dict[Call, Payload]] = {}
         self._spans: dict[int, tuple[list[int], list[NcclSpan]]] | None = None
 
-    def add(self, tid: int, start: int, end: int, name: str) -> None:
+    def add(self, tid: int, start: int, end: int, name: str, payload: Payload | None = None) -> None:
         """A range of NCCL's."""
-        self._calls.setdefault(tid, []).append((start, end, name[4:]))
+        call = (start, end, name[4:])
+        self._calls.setdefault(tid, []).append(call)
+        if payload is not None:
+            self._told.setdefault(tid, {})[call] = payload
+            if payload.ranks and payload.communicator:
+                self.sizes[payload.communicator] = payload.ranks
         self._spans = None
 
     def around(self, tid: int, time: int) -> NcclSpan | None:
@@ -53,18 +72,30 @@ class NcclSpans:
         if self._spans is None:
             self._spans = {}
             for thread, calls in self._calls.items():
-                spans = spans_of(calls)
+                spans = [self._sized(span) for span in spans_of(calls, self._told.get(thread, {}))]
                 self._spans[thread] = ([s.start for s in spans], spans)
         starts, spans = self._spans.get(tid, ([], []))
         at = bisect_right(starts, time) - 1
         return spans[at] if at >= 0 and time <= spans[at].end else None
 
+    def _sized(self, span: NcclSpan) -> NcclSpan:
+        """With the members of its communicator, and the bytes of all of them."""
+        size = self.sizes.get(span.communicator, 0) or span.size
+        # An exchange out of sends and receives has told every part already.
+        parts = size if span.op in PER_MEMBER and not span.size else 1
+        return replace(span, size=size, bytes=span.bytes * max(parts, 1))
 
-def spans_of(calls: list[tuple[int, int, str]]) -> list[NcclSpan]:
-    """Spans of one thread's calls (start, end, name without ``nccl``), ascending, none inside another."""
+
+def spans_of(calls: list[Call], told: Mapping[Call, Payload] | None = None) -> list[NcclSpan]:
+    """Spans of one thread's calls, ascending, none inside another.
+
+    :param told: what calls say of themselves.
+    """
+    told = told or {}
     found: list[NcclSpan] = []
-    depth, begun, members = 0, 0, list[str]()
-    for start, end, name in sorted(calls):
+    depth, begun, members = 0, 0, list[Call]()
+    for call in sorted(calls):
+        start, end, name = call
         if name == "GroupStart":
             depth += 1
             if depth == 1:
@@ -72,16 +103,25 @@ def spans_of(calls: list[tuple[int, int, str]]) -> list[NcclSpan]:
         elif name == "GroupEnd":
             depth = max(0, depth - 1)
             if depth == 0 and members:
-                found.append(NcclSpan(begun, end, *_group(members)))
+                found.append(NcclSpan(begun, end, *_group([name for _, _, name in members]), *_sums(members, told)))
                 members = []
         elif name not in _SILENT:
             if depth:
-                members.append(name)
+                members.append(call)
                 if len(members) > MAX_OPEN_GROUP:
                     depth, members = 0, []
             elif not found or start > found[-1].end:
-                found.append(NcclSpan(start, end, _op(name), 0))
+                found.append(NcclSpan(start, end, _op(name), 0, *_sums([call], told)))
     return found
+
+
+def _sums(members: list[Call], told: Mapping[Call, Payload]) -> tuple[int, int]:
+    """The communicator that all calls name, 0 if they name several, and their bytes."""
+    payloads = [(name, told[call]) for call in members if (name := call[2]) and call in told]
+    named = {payload.communicator for _, payload in payloads}
+    received = sum(payload.bytes for name, payload in payloads if name == "Recv")
+    others = sum(payload.bytes for name, payload in payloads if name != "Recv")
+    return named.pop() if len(named) == 1 else 0, max(received, others)
 
 
 def _group(members: list[str]) -> tuple[str, int]:

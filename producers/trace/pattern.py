@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,18 +84,23 @@ def patterns(
     for f in _concurrent(trace, path, order).tolist():
         times[f] = _on_path(trace, steps, path, ex.functions[f][0], order[bounds[f] : bounds[f + 1]], float(times[f]))
     by_row = {o.row: o for o in operations}
-    bins = bins_of(ex.duration_us)
-    found: list[FunctionPattern] = []
     stacks: dict[str, int] = {}
     ranked = sorted(range(size), key=lambda f: (-times[f], ex.functions[f]))
     hidden = _hidden(trace, path, order[bounds[:-1].clip(max=max(order.size - 1, 0))], window)
     kept = [f for f in ranked if times[f] / window >= min_beta or hidden[f]]
-    for f in kept:
+    if not kept:
+        return [], [], size
+    rows = np.concatenate([order[bounds[f] : bounds[f + 1]] for f in kept])
+    lengths = np.diff(bounds)[kept]
+    figures = _distributions(ex.duration_us[rows], lengths)
+    shares = _critical_shares(ex.duration_us[rows], ex.exclusive_us[rows], lengths)
+    found = []
+    for f, distribution, share in zip(kept, figures, shares, strict=True):
         kind, name, stack = ex.functions[f]
-        mine = order[bounds[f] : bounds[f + 1]]
-        mu, sigma, resource = _utilisation(
-            trace, kind, ex.row[mine], ex.duration_us[mine], ex.exclusive_us[mine], by_row, samples
-        )
+        known = None
+        if samples or kind == COLLECTIVE:
+            known = _utilisation(trace, kind, ex.row[order[bounds[f] : bounds[f + 1]]], by_row, samples)
+        mu, sigma, resource = known or (*share, "critical_share")
         found.append(
             FunctionPattern(
                 name=name,
@@ -105,8 +111,7 @@ def patterns(
                 sigma=round(sigma, 4),
                 resource=resource,
                 exclusive_us=round(float(times[f]), 1),
-                sketch=sketch_of_bins(bins[mine]) if mine.size > 1 else None,
-                **_distribution(ex.duration_us[mine]),  # type: ignore[arg-type]
+                **distribution,
             )
         )
     return found, list(stacks), size - len(kept)
@@ -146,14 +151,9 @@ def _on_path(trace: Trace, steps: Steps, path: CriticalPath, kind: int, mine: In
 
 
 def _utilisation(
-    trace: Trace,
-    kind: int,
-    rows: Ints,
-    duration: Floats,
-    exclusive: Floats,
-    by_row: dict[int, Operation],
-    samples: tuple[Samples, ...],
-) -> tuple[float, float, str]:
+    trace: Trace, kind: int, rows: Ints, by_row: dict[int, Operation], samples: tuple[Samples, ...]
+) -> tuple[float, float, str] | None:
+    """Mean, deviation and resource of a function that was sampled, or whose bandwidth is known; None for any other."""
     for series in samples:
         if series.resource in _SAMPLED_BY.get(kind, ()) and (sampled := _sampled(trace, rows, series)) is not None:
             return *sampled, series.resource
@@ -164,8 +164,23 @@ def _utilisation(
             moved = np.array([o.bytes * bus_factor(o.op, o.size) for o in known])
             rate = np.divide(moved * 8e-3, took, out=np.zeros(took.size), where=took > 0)
             return *_weighted(rate, took), "bus_gbps"
+    return None
+
+
+def _critical_shares(duration: Floats, exclusive: Floats, lengths: Ints) -> list[tuple[float, float]]:
+    """Of each function the duration-weighted mean share of an execution on the critical path, and its deviation.
+
+    :param lengths: how many of the executions, which are in order, each function has; above 0.
+    """
     share = np.divide(exclusive, duration, out=np.zeros_like(duration), where=duration > 0)
-    return *_weighted(np.clip(share, 0.0, 1.0), duration), "critical_share"
+    np.minimum(np.maximum(share, 0.0, out=share), 1.0, out=share)
+    first = np.cumsum(lengths) - lengths
+    total = np.add.reduceat(duration, first)
+    scale = 1 / np.where(total > 0, total, 1.0)
+    mean = np.add.reduceat(share * duration, first) * scale
+    share -= np.repeat(mean, lengths)
+    spread = np.add.reduceat(share * share * duration, first) * scale
+    return list(zip(mean.tolist(), np.sqrt(spread).tolist(), strict=True))
 
 
 def _sampled(trace: Trace, rows: Ints, series: Samples) -> tuple[float, float] | None:
@@ -196,15 +211,32 @@ def _weighted(value: Floats, weight: Floats) -> tuple[float, float]:
     return mean, float(np.sqrt(max(0.0, float(((value - mean) ** 2 * weight).sum()) / total)))
 
 
-def _distribution(duration: Floats) -> dict[str, float | int]:
-    ordered = np.sort(duration)
-    total = float(ordered.sum())
-    apart = ordered - total / ordered.size
-    figures = {
-        "total_us": total, "mean_us": total / ordered.size, "p50_us": quantile(ordered, 0.5), "p90_us": quantile(ordered, 0.9),
-        "p99_us": quantile(ordered, 0.99), "max_us": float(ordered[-1]), "var_us2": float(apart @ apart) / ordered.size,
-    }  # fmt: skip
-    return {"count": ordered.size, **{k: round(v, 1) for k, v in figures.items()}}
+def _distributions(duration: Floats, lengths: Ints) -> list[dict[str, Any]]:
+    """Fields of :class:`FunctionPattern` that tell how long executions take; arguments as for :func:`_critical_shares`."""
+    end = np.cumsum(lengths)
+    first = end - lengths
+    total = np.add.reduceat(duration, first)
+    mean = total / lengths
+    apart = duration - np.repeat(mean, lengths)
+    variance = np.add.reduceat(apart * apart, first) / lengths
+    bins = bins_of(duration)
+    found: list[dict[str, Any]] = []
+    for a, b, t, m, v in zip(first.tolist(), end.tolist(), total.tolist(), mean.tolist(), variance.tolist(), strict=True):
+        ordered = np.sort(duration[a:b])
+        found.append(
+            {
+                "count": b - a,
+                "total_us": round(t, 1),
+                "mean_us": round(m, 1),
+                "p50_us": round(quantile(ordered, 0.5), 1),
+                "p90_us": round(quantile(ordered, 0.9), 1),
+                "p99_us": round(quantile(ordered, 0.99), 1),
+                "max_us": round(float(ordered[-1]), 1),
+                "var_us2": round(v, 1),
+                "sketch": sketch_of_bins(bins[a:b]) if b - a > 1 else None,
+            }
+        )
+    return found
 
 
 def _heaviest(value: Floats, busy: Ints, gaps: Ints, allowed: int) -> tuple[slice, float]:

@@ -34,8 +34,9 @@ def find_pauses(trace: Trace, steps: Steps, path: CriticalPath, host: dict[str, 
     found = []
     threads = [t for t in (path.main, path.backward) if t is not None]
     rows = np.concatenate([t.rows for t in threads])
-    place = np.flatnonzero(trace.named(rows, pause_of))
-    kinds = np.array([PAUSE_KINDS.index(pause_of(trace.names[n])) for n in trace.name[rows[place]].tolist()], np.int64)
+    every = trace.kinds(rows, pause_of, PAUSE_KINDS)
+    place = np.flatnonzero(every >= 0)
+    kinds = every[place]
     starts = np.concatenate([t.tree.start for t in threads])
     ends = np.concatenate([t.tree.end for t in threads])
     for number, kind in enumerate(PAUSE_KINDS):

@@ -36,9 +36,10 @@ def step_phases(trace: Trace, steps: Steps, path: CriticalPath, host: dict[str, 
 
 def host_phases(trace: Trace, path: CriticalPath) -> dict[str, Intervals]:
     """When the host is in each phase, disjoint; inner phases win over outer ones (a loader inside a forward is data)."""
-    phases = {phase: union(*_of_phase(trace, path.main, phase)) for phase in PHASES}
+    phases = {phase: union(*times) for phase, times in _of_phases(trace, path.main).items()}
     if path.backward is not None:
-        threads = [_of_phase(trace, path.backward, "backward"), (phases["backward"].start, phases["backward"].end)]
+        of_autograd = _of_phases(trace, path.backward)["backward"]
+        threads = [of_autograd, (phases["backward"].start, phases["backward"].end)]
         phases["backward"] = union(np.concatenate([t[0] for t in threads]), np.concatenate([t[1] for t in threads]))
     taken: Intervals | None = None
     disjoint = {}
@@ -54,9 +55,11 @@ def join(*sets: Intervals) -> Intervals:
     return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
 
 
-def _of_phase(trace: Trace, thread: HostThread, phase: str) -> tuple[Floats, Floats]:
-    mask = trace.named(thread.rows, lambda n: phase_of(n) == phase)
-    return thread.tree.start[mask], thread.tree.end[mask]
+def _of_phases(trace: Trace, thread: HostThread) -> dict[str, tuple[Floats, Floats]]:
+    """Starts and ends of a thread's events that open each phase."""
+    kind = trace.kinds(thread.rows, phase_of, PHASES)
+    masks = {phase: kind == number for number, phase in enumerate(PHASES)}
+    return {phase: (thread.tree.start[mask], thread.tree.end[mask]) for phase, mask in masks.items()}
 
 
 def _of_host(path: CriticalPath, host: dict[str, Intervals]) -> dict[str, Intervals]:

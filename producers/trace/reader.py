@@ -39,6 +39,8 @@ MAX_RATIO = 200
 _SURE_BYTES = 64 * 2**20
 _SURE_OBJECTS = 1_000_000
 """So much is read before averages count."""
+PACKED_BYTES = 2**15
+"""Read of a compressed file at once: about a piece, unpacked."""
 _SEARCH_BYTES = 2**10
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
@@ -262,7 +264,7 @@ def _inflated(file: Any, builder: ColumnBuilder) -> Iterator[bytes]:
     unpacker = zlib.decompressobj(wbits=31)
     packed = b""
     while True:
-        packed = packed or file.read(PIECE_BYTES)
+        packed = packed or file.read(PACKED_BYTES)
         if not packed:
             if not unpacker.eof:
                 builder.mend("file_truncated")

@@ -101,7 +101,7 @@ def identity_from_trace(
         raise InvalidInput(
             "the trace does not tell its rank, nor does the file's name",
             where=str(path),
-            do="give the rank, or name the files rank0.json, rank1.json, …",
+            do="give the rank (--rank N), or name the files rank0.json, rank1.json, …",
         )
     return Identity(
         job=job,

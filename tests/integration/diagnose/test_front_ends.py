@@ -156,3 +156,18 @@ def test_an_export_with_other_numbers_in_it_is_no_other_verdict(tmp_path: Path) 
     db.close()
     notes = " ".join(diagnose(path, SETTINGS).verdict.coverage.notes)
     assert "rank 0 came late to them, rank 1 waited" in notes
+
+
+def test_a_trace_without_a_rank_is_left_out_and_named(tmp_path: Path) -> None:
+    torchrec(tmp_path, [f"rank{r}.json" for r in range(4)])
+    shutil.copy(tmp_path / "rank0.json", tmp_path / "nameless.json")
+    found, notes = culprits(tmp_path)
+    assert "2" in found
+    assert any("nameless.json gave nothing" in note and "--rank FILE=N" in note for note in notes)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.move(tmp_path / "nameless.json", alone / "nameless.json")
+    done = cli("diagnose", str(alone))
+    assert (done.returncode, "--rank FILE=N" in done.stderr) == (3, True)
+    done = cli("summarize", str(alone / "nameless.json"))
+    assert (done.returncode, "--rank N" in done.stderr) == (3, True)

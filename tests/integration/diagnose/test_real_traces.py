@@ -61,6 +61,7 @@ def test_one_step_that_points_everywhere_accuses_nobody_and_says_what_was_seen()
     # The largest victim, with the longest step and the most communication, is not among those who cause waiting.
     seen = [note for note in verdict.coverage.notes if note.startswith("not enough to accuse")]
     assert {note.split()[5] for note in seen} == {"7", "5", "4"}
+    assert "nobody is accused" in verdict.headline and "nobody is at fault" not in verdict.headline
 
 
 def test_two_ranks_of_128_are_too_few() -> None:

@@ -17,6 +17,7 @@ from eroica.offline.recording import read_file, read_manifest, verify
 from eroica.schemas.codec import encode
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.errors import UsageError
+from eroica.schemas.memory import Feedback
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.summaries import CloseClass
 
@@ -93,6 +94,26 @@ def test_a_jobs_messages_come_to_disk_and_back(
         assert essence(published) == essence(found[topic])
         assert len({r.header(REPLAY_HEADER) for r in published}) == 1
         assert published[0].header(REPLAY_HEADER)
+
+
+def test_a_job_that_nobody_knows_leaves_no_recording_and_says_which_there_are(
+    tansu: Any, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = KafkaSettings(bootstrap=tansu.bootstrap, prefix=prefix)
+    ensure_topics(settings)
+    fill(settings, "mine", range(2))
+    vote = Feedback(job="mine", verdict_id="v", helped=True, fault="worker", event_time_us=1)
+    with BusProducer(settings) as producer:  # of no job in particular, and recorded with each
+        producer.send("feedback", key="mine", value=encode(vote))
+        assert producer.flush(20) == 0
+    options = ["--bootstrap", tansu.bootstrap, "--prefix", prefix]
+    assert main(["record", *options, "--job", "mien", "--out", str(tmp_path / "rec")]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "job mien: nothing on the topics is of a job of this name" in told.err and "there are: mine" in told.err
+    assert not (tmp_path / "rec").exists()
+    assert main(["record", *options, "--job", "mine", "--out", str(tmp_path / "rec"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"control": 2, "feedback": 1, "summaries": 2}
 
 
 def test_the_recordings_own_prefix_is_refused(tansu: Any, prefix: str, tmp_path: Path) -> None:

@@ -105,3 +105,38 @@ def test_the_list_of_commands_is_in_the_help(capsys: pytest.CaptureFixture[str])
     assert main(["--help"]) == 0
     page = capsys.readouterr().out
     assert all(f"\n  {name} " in page for name in COMMANDS)
+
+
+@pytest.mark.parametrize("width", ["60", "80", "200"])
+def test_no_line_of_a_list_is_cut(width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    for above in ([], ["topics"], ["verdicts"]):
+        assert main([*above, "--help"]) == 0
+        assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
+
+
+USAGE = {
+    "run": "run [OPTIONS] -- COMMAND …",
+    "simulate": "simulate [OPTIONS] [SCENARIO]",
+    "replay": "replay [OPTIONS] DIR",
+    "tune": "tune [OPTIONS] RECORDING …",
+    "schema": "schema [OPTIONS] [NAME]",
+    "verdicts": "verdicts [OPTIONS] [feedback …]",
+    "verdicts feedback": "verdicts feedback [OPTIONS] VERDICT_ID",
+    "topics": "topics [OPTIONS] ensure|list|delete …",
+}
+
+
+@pytest.mark.parametrize(("name", "usage"), USAGE.items())
+def test_a_usage_line_is_what_one_types(name: str, usage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*name.split(), "--help"]) == 0
+    assert f"Usage: eroica {usage}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("verdict", "'verdicts'"), ("diagnos", "'diagnose'"), ("topics lst", "'list'"), ("xyzzy", None)]
+)
+def test_a_slip_is_met_with_the_command_that_was_meant(typed: str, meant: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(typed.split()) == 2
+    told = capsys.readouterr().err
+    assert (f"Did you mean {meant}?" in told) if meant else ("Did you mean" not in told)

@@ -81,7 +81,7 @@ def shown(one: Verdict, width: int = 140) -> str:
         "rank 2 on host-b reads its data slowly",
         "worker, slow storage read",
         "rank 2; host host-b",
-        "explains 94% of the waiting, confidence 0.88",
+        "explains 94% of the waiting, 88% sure",
         "ranks 0-1,3, 55% of their step",
         "step 110.0 ms (would be 48.0 ms), slowdown 2.29×, 56% wasted",
         "4 of 4 ranks",
@@ -175,3 +175,17 @@ def test_a_scheduled_verdict_that_finds_nothing_is_one_line(reason: str, status:
     assert is_routine(one) is quiet
     assert (len(shown(one, 400).strip().splitlines()) == 1) is quiet
     assert "240–244" in shown(one) and "v-1" in shown(one)
+
+
+@pytest.mark.parametrize(
+    ("notes", "mark"),
+    [
+        pytest.param(["ranks 2-3 were not in the folder"], "✔", id="nothing was seen"),
+        pytest.param(["not enough to accuse: rank 1 causes 91% of the waiting"], "○", id="a suspicion was seen"),
+    ],
+)
+def test_nobody_at_fault_is_only_green_without_a_suspicion(notes: list[str], mark: str) -> None:
+    coverage = Coverage(expected=4, received=4, topology_source="none", notes=notes)
+    page = shown(verdict(status="no_fault_found", causes=[], coverage=coverage))
+    assert page.startswith(f"{mark} ")
+    assert "4 of 4 ranks, all compared alike, since nothing tells their roles" in page

@@ -1,33 +1,43 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import numpy as np
 import pytest
 from scenes import Scene, steady
 
 from eroica.localizer.build import build_frame
-from eroica.localizer.frame import Executions, Frame
+from eroica.localizer.frame import Frame
 from eroica.localizer.waiting import measure
+from eroica.schemas.groups import ExecutionColumns, SlotName
 
 pytestmark = pytest.mark.unit
 
-BLANK = build_frame(Scene(2, steady(50_000.0, {})).chunks())
+CHUNK = Scene(2, steady(50_000.0, {})).chunks()[0]
 
 
 def frame(*workers: list[tuple[int, float, float, float]]) -> Frame:
     """Per worker the executions of one step: (communicator, start, duration, exposed), the n-th of each being the same one."""
     rows = [(row, at, *execution) for row, executions in enumerate(workers) for at, execution in enumerate(executions)]
-    row, instance, communicator, start, duration, exposed = (np.array(column) for column in zip(*rows, strict=True))
-    executions = Executions(
-        row=row, step=np.zeros_like(row), communicator=communicator, instance=instance, kind=instance, place=instance,
-        bytes=np.zeros_like(row),
-        start_us=start, duration_us=duration, exposed_us=exposed,
+    row, occurrence, communicator, start, duration, exposed = (list(column) for column in zip(*rows, strict=True))
+    executions = ExecutionColumns(
+        row=row, slot=communicator, step=[0] * len(row), occurrence=occurrence, start_us=start, duration_us=duration,
+        exposed_us=exposed,
     )  # fmt: skip
-    return replace(BLANK, executions=executions, communicators=BLANK.communicators * 2)
+    one = CHUNK.communicators[0]
+    chunk = msgspec.structs.replace(
+        CHUNK,
+        communicators=[one, msgspec.structs.replace(one, name="other")],
+        slots=[SlotName(communicator=at, op="all_reduce", index=0, bytes=8) for at in (0, 1)],
+        executions=executions,
+    )
+    return build_frame([chunk])
 
 
-PUNCTUAL = [(0, 50e3, 1e3, 0.0), (0, 51e3, 1e3, 0.0), (0, 52e3, 1e3, 1e3)]
+def punctual(*communicators: int) -> list[tuple[int, float, float, float]]:
+    """Who is the last to come each time."""
+    return [
+        (c, start, 1e3, exposed) for c, start, exposed in zip(communicators, (50e3, 51e3, 52e3), (0.0, 0.0, 1e3), strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +60,7 @@ PUNCTUAL = [(0, 50e3, 1e3, 0.0), (0, 51e3, 1e3, 0.0), (0, 52e3, 1e3, 1e3)]
 def test_a_wait_counts_as_far_as_it_reaches_the_critical_path(
     waiter: list[tuple[int, float, float, float]], waits: list[float]
 ) -> None:
-    measured = measure(frame(waiter, PUNCTUAL))
+    measured = measure(frame(waiter, punctual(*(communicator for communicator, *_ in waiter))))
     assert measured.wait_us[:3].tolist() == waits
     assert measured.wait_us[3:].tolist() == [0.0, 0.0, 0.0]
 

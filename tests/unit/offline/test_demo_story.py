@@ -58,14 +58,14 @@ def verdict(*, ranks: str = "2", cls: str = "worker", status: str = "culprit_fou
     [
         ("slow-data", verdict(), ""),
         ("slow-host", verdict(), ""),
-        ("slow-data", verdict(ranks="1"), "accuses ranks 1 in place of 2"),
+        ("slow-data", verdict(ranks="1"), "accuses rank 1 in place of 2"),
         ("slow-data", verdict(ranks="2-3"), "accuses ranks 2-3"),
         ("slow-data", verdict(cls="host"), "calls it host"),
-        ("slow-data", verdict(waiters="0"), "ranks 0 wait"),
+        ("slow-data", verdict(waiters="0"), "rank 0 wait"),
         ("slow-data", verdict(ranks="", status="no_fault_found"), "status is no_fault_found"),
         ("none", verdict(ranks="", status="no_fault_found"), ""),
         ("none", verdict(ranks="", status="insufficient_data"), ""),
-        ("none", verdict(), "accuses ranks 2"),
+        ("none", verdict(), "accuses rank 2"),
         ("none", verdict(ranks="", status="culprit_found"), "culprit was found"),
     ],
 )

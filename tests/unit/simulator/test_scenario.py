@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import eroica.simulator
 from eroica.schemas.errors import EroicaError, InvalidInput, UsageError
+from eroica.schemas.ranks import format_ranks
 from eroica.simulator.scenario import load_scenario, parse_scenario
 from eroica.simulator.simulation import Simulation
 
@@ -108,6 +110,33 @@ def test_what_cannot_be_simulated_is_said_in_a_sentence(text: str) -> None:
     with pytest.raises(EroicaError) as caught:
         Emission(Simulation(parse_scenario(text)))
     assert str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "ranks"),
+    [
+        ("hosts: 2", "16-23"),
+        ("hosts: '2-3'", "16-31"),
+        ("hosts: 2-3", "16-31"),
+        ("hosts: 0", "0-7"),
+        ("ranks: 5", "5"),
+        ("ranks: '5,9'", "5,9"),
+        ("racks: 1", "32-63"),
+    ],
+)
+def test_places_are_ranges_or_a_bare_number(place: str, ranks: str) -> None:
+    scenario = parse_scenario(f"job: {{world: 64}}\nfaults: [{{fault: slow_hbm, at: {{{place}}}, strength: 1}}]")
+    [placed] = Simulation(scenario).faults
+    assert format_ranks(np.flatnonzero(placed.ranks)) == ranks
+
+
+@pytest.mark.parametrize(
+    ("place", "says"), [("ranks: '9-5'", "at.ranks"), ("hosts: 99", "at.hosts: there is no host 99"), ("hosts: x", "at.hosts")]
+)
+def test_a_place_that_cannot_be_is_named(place: str, says: str) -> None:
+    scenario = parse_scenario(f"job: {{world: 64}}\nfaults: [{{fault: slow_hbm, at: {{{place}}}, strength: 1}}]")
+    with pytest.raises(InvalidInput, match=says):
+        Simulation(scenario)
 
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda p: p.stem)

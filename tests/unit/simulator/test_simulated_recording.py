@@ -54,6 +54,16 @@ def test_replay_comes_to_a_verdict_on_the_culprit(tmp_path: Path, capfd: pytest.
     assert verdict["causes"][0]["suspects"]["ranks"] == "2"
 
 
+def test_what_was_never_recorded_is_not_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert _simulate(tmp_path / "one") == 0
+    capfd.readouterr()
+    assert main(["replay", str(tmp_path / "one")]) == 0
+    told = capfd.readouterr()
+    assert "against the recorded verdict" not in told.out + told.err
+    assert "none was recorded to compare with" in told.err and "no verdict was recorded to compare with" in told.err
+    assert "0 agree, 0 only recorded" not in told.err
+
+
 def test_fields_and_settings_go_through_set(tmp_path: Path) -> None:
     assert _simulate(tmp_path / "one", "--set", "job.world=8", "--set", "localize.rules=paper") == 0
     assert json.loads((tmp_path / "one" / "labels.json").read_text())["world"] == 8

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from eroica.producers.trace import reader
+from eroica.producers.trace import SummarySettings, identity_from_trace, nesting, reader, summarise_trace
 from eroica.producers.trace.columns import ColumnBuilder, Trace
-from eroica.producers.trace.compiled import COMPILED
+from eroica.producers.trace.compiled import COMPILED, _scan, nest_compiled
+from eroica.producers.trace.nesting import nest
 from eroica.producers.trace.reader import read_trace
 from eroica.schemas.errors import EroicaError
 
@@ -199,3 +203,39 @@ def test_many_names_and_threads_are_numbered_alike(tmp_path: Path) -> None:
     trace = assert_same(path)
     assert isinstance(trace, Trace)
     assert [trace.names[n] for n in trace.name.tolist()] == names
+
+
+BUILT = pytest.mark.skipif(nest_compiled is None, reason="the compiled part is older than this function: install again")
+
+
+@BUILT
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 60)), max_size=80),
+    st.sampled_from([0, 1, 3, 2_000]),
+)
+def test_call_trees_nest_alike(spans: list[tuple[int, int]], deepest: int) -> None:
+    start = np.sort(np.array([s for s, _ in spans], float))
+    ends = np.sort(np.array([s + length for s, length in spans], float))
+    assert nest_compiled is not None
+    for ours, theirs in zip(nest_compiled(start, ends, deepest), nest(start, ends, deepest), strict=True):
+        assert ours.tolist() == theirs.tolist()
+
+
+@BUILT
+@pytest.mark.parametrize("place", FILES[:3])
+def test_summaries_are_alike_without_the_compiled_nesting(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = FOLDER / place
+    if not path.exists():
+        pytest.skip(f"the real trace {place} is not on this machine")
+    trace = read_trace(path)
+    who = identity_from_trace(trace, path, job="j", rank=0)
+    compiled = summarise_trace(trace, who, SummarySettings())
+    monkeypatch.setattr(nesting, "nest_compiled", None)
+    assert summarise_trace(trace, who, SummarySettings()) == compiled
+
+
+@BUILT
+@pytest.mark.parametrize("arguments", [(b"1", b"1", 1), (b"12345678", b"", 1), (b"", b"", -1), (b"", b"", 2**40)])
+def test_nesting_refuses_what_it_cannot_hold(arguments: tuple[bytes, bytes, int]) -> None:
+    with pytest.raises(ValueError, match="as many"):
+        _scan.nest(*arguments)

@@ -1,0 +1,41 @@
+"""Numbers as people read them; every text for people writes them here, so that two texts on one number agree."""
+
+from __future__ import annotations
+
+import math
+
+_HUGE = 1e15
+
+
+def say_share(share: float) -> str:
+    """A share of one in whole per cent, halves upwards; 100 % and 0 % only where nothing, or all, is left.
+
+    >>> say_share(0.785), say_share(0.998), say_share(1.0), say_share(0.001)
+    ('79%', 'over 99%', '100%', 'under 1%')
+    """
+    if not math.isfinite(share):
+        return "unknown"
+    percent = math.floor(round(share * 100, 6) + 0.5)
+    if 0 < share < 1 and percent in (0, 100):
+        return "under 1%" if percent == 0 else "over 99%"
+    return f"{percent}%"
+
+
+def say_number(value: float) -> str:
+    """Three significant digits, and whole from a hundred on; powers of ten only for what no table can hold.
+
+    >>> say_number(999.7), say_number(0.1234), say_number(1234567.0), say_number(0.00001234)
+    ('1,000', '0.123', '1,234,567', '0.0000123')
+    """
+    if not math.isfinite(value):
+        return "unknown"
+    size = abs(value)
+    if size >= _HUGE:
+        return f"{value:.3g}"
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    if size < 1e-9:
+        return "0"
+    places = max(0, 2 - math.floor(math.log10(size)))
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
