@@ -69,7 +69,7 @@ def read_partitions(
         unread = set(ends)
         quiet_since = read_since = clock()
         while not stop():
-            batch, ended = _split(consumer.consume(BATCH, poll_s), name)
+            batch, ended = _split(_take(consumer, BATCH, poll_s), name)
             at_end |= {partition for _, partition in ended}
             if batch:
                 quiet_since = clock()
@@ -164,7 +164,7 @@ class GroupConsumer:
         """
         while not stop():
             try:
-                messages, _ended = _split(self._consumer.consume(batch, poll_s), self.group)
+                messages, _ended = _split(_take(self._consumer, batch, poll_s), self.group)
             except KafkaException as error:
                 raise translate(error, self.group) from error
             yield messages
@@ -252,6 +252,12 @@ def _positions(consumer: Consumer, name: str, partitions: list[int], start: Star
         found = consumer.offsets_for_times([TopicPartition(name, p, start) for p in partitions], timeout=METADATA_TIMEOUT_S)
         return list(found)
     return [TopicPartition(name, p, start.get(p, OFFSET_BEGINNING)) for p in partitions]
+
+
+def _take(consumer: Consumer, most: int, wait_s: float) -> list[Any]:
+    """What has come, as soon as something has. The client by itself would wait out *wait_s* for *most* messages."""
+    first: list[Any] = consumer.consume(1, wait_s)
+    return first + consumer.consume(most - 1, 0) if first and most > 1 else first
 
 
 def _split(messages: list[Any], where: str) -> tuple[list[Incoming], list[tuple[str, int]]]:

@@ -13,8 +13,10 @@ from eroica.consumers.text import one_line
 
 HELP = """Search the localizer's thresholds over labelled recordings and trace folders.
 
-Keeps every point that no other beats in recall and in false accusations, holds the choice against jobs that it did not see, and
-writes a report and the settings of one point. Simulated recordings carry their labels; those of others stand in a file.
+It searches localize.outlier_z, min_effect, mad_floor_ratio and accuse_confidence of the eroica rules and leaves all else as
+given. It keeps every point that no other beats in recall and in false accusations, holds the choice against jobs that it did
+not see, and writes a report and the settings of one point. Simulated recordings carry their labels; those of others stand in
+a file.
 
 Example: eroica tune simulated/* --out tuned
 

@@ -29,11 +29,12 @@ def fit(verdict: Verdict) -> Verdict:
     before = sum(len(cause.evidence) for cause in verdict.causes)
     causes = len(verdict.causes)
     verdict = _halved(verdict, down_to=8)
-    whole, said = verdict, []
+    whole, said = verdict, list[str]()
+    sizes: dict[str, int] = {}
     for text, names, most in LIMITS:
         if _small(verdict):
             break
-        cut = _Cutter(text, names)
+        cut = _Cutter(text, names, sizes)
         verdict = cut.verdict(msgspec.structs.replace(whole, causes=whole.causes[:most]))
         said = cut.said
     verdict = _halved(verdict, down_to=0)
@@ -48,8 +49,8 @@ def fit(verdict: Verdict) -> Verdict:
 class _Cutter:
     """Cuts what is long, and remembers what it was."""
 
-    def __init__(self, text: int, names: int) -> None:
-        self._text, self._names = text, names
+    def __init__(self, text: int, names: int, sizes: dict[str, int]) -> None:
+        self._text, self._names, self._sizes = text, names, sizes
         self.said: list[str] = []
 
     def verdict(self, verdict: Verdict) -> Verdict:
@@ -107,8 +108,14 @@ class _Cutter:
         if len(text) <= self._text:
             return text
         left = text[: self._text].rpartition(",")[0] or text.partition(",")[0]
-        self.said.append(f"{where} names {len(RankRanges.parse(left))} of {len(RankRanges.parse(text))} ranks")
+        self.said.append(f"{where} names {self._size(left)} of {self._size(text)} ranks")
         return left
+
+    def _size(self, text: str) -> int:
+        """Number of ranks; the same long set stands in many places."""
+        if text not in self._sizes:
+            self._sizes[text] = len(RankRanges.parse(text))
+        return self._sizes[text]
 
 
 def _small(verdict: Verdict) -> bool:

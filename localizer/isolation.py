@@ -19,6 +19,7 @@ class Groups:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
+        self._read: dict[int, tuple[int, Ints, Ints]] = {}
 
     @cached_property
     def _known(self) -> tuple[list[tuple[str, str]], Ints, Ints]:
@@ -33,9 +34,12 @@ class Groups:
         groups, least, greatest = self._known
         for at in np.flatnonzero((least <= wanted[0]) & (wanted[-1] <= greatest)).tolist():
             kind, text = groups[at]
-            group = RankRanges.parse(text)
-            if _holds(group, wanted):
-                yield len(group), kind, text
+            if at not in self._read:
+                group = RankRanges.parse(text)
+                self._read[at] = len(group), np.array(group.firsts), np.array(group.lasts)
+            size, firsts, lasts = self._read[at]
+            if size >= wanted.size and _holds(firsts, lasts, wanted):
+                yield size, kind, text
 
     def smallest(self, ranks: Ints, hosts: Iterable[str] = ()) -> IsolationGroup:
         """A host, a communicator or a comparison class that holds *ranks* (without any: the workers of *hosts*), else the job.
@@ -59,14 +63,15 @@ class Groups:
 
 
 def _ends(text: str) -> tuple[int, int]:
-    """Least and greatest rank of ranges, which ascend."""
-    first, last = text.partition(",")[0].partition("-")[0], text.rpartition(",")[2].rpartition("-")[2]
-    return (int(first), int(last)) if first.isdecimal() and last.isdecimal() else (0, 2**62)
+    """Least and greatest rank of ranges in any order; of what are no ranges, none that leave anything out."""
+    try:
+        numbers = [int(number) for number in text.replace("-", ",").split(",")]
+    except ValueError:
+        return 0, 2**62
+    return min(numbers), max(numbers)
 
 
-def _holds(group: RankRanges, wanted: Ints) -> bool:
-    """Whether all of *wanted* (ascending) are in *group*."""
-    if len(group) < wanted.size or int(wanted[0]) not in group or int(wanted[-1]) not in group:
-        return False
-    at = np.searchsorted(np.array(group.firsts), wanted, side="right") - 1
-    return bool(((at >= 0) & (wanted <= np.array(group.lasts)[np.maximum(at, 0)])).all())
+def _holds(firsts: Ints, lasts: Ints, wanted: Ints) -> bool:
+    """Whether all of *wanted* (ascending) are in ranges with these ends."""
+    at = np.searchsorted(firsts, wanted, side="right") - 1
+    return bool(((at >= 0) & (wanted <= lasts[np.maximum(at, 0)])).all())

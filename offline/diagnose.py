@@ -149,7 +149,7 @@ def _of_job(listing: Listing, job: str) -> tuple[list[Path], str]:
 def _worker(opened: Opened, rank: int | None, root: Path) -> _Worker:
     found = Found.of(opened, rank, root)
     who = identity_from_trace(opened.trace, opened.path, job=OFFLINE, rank=max(found.rank, 0))
-    summary = summarise(opened.path, who, SummarySettings(), trace=opened.trace)
+    summary = summarise(opened.path, who, SummarySettings(), opened.extras, trace=opened.trace)
     return _Worker(found, summary, groups_of(process_groups(opened.trace)))
 
 

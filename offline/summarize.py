@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from eroica.consumers.text import one_line
 from eroica.producers.trace.frontend import Opened, open_workers
-from eroica.producers.trace.summarise import Extras, identity_from_trace, summarise
+from eroica.producers.trace.summarise import identity_from_trace, summarise
 from eroica.schemas.summaries import Communicator, Summary
 
 MAX_ROWS = 12
@@ -36,7 +37,7 @@ def _summarize(opened: Opened, rank: int | None) -> Summary:
         world = max(who.world_size, who.rank - opened.place + opened.places)
         who = msgspec.structs.replace(who, world_size=world)
     notes = (f"{opened.path.name} tells no ranks: rank {who.rank} is {opened.part}",) if opened.part else ()
-    return summarise(opened.path, who, extras=Extras(notes=notes), trace=opened.trace)
+    return summarise(opened.path, who, extras=replace(opened.extras, notes=(*notes, *opened.extras.notes)), trace=opened.trace)
 
 
 def render_summary(summary: Summary) -> RenderableType:

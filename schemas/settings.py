@@ -142,7 +142,7 @@ class LocalizeSettings(Section):
         0.10, gt=0, description="spread is taken as at least this share of the median over the number of steps (Megatron 10 %)"
     )
     min_effect: float = Field(0.03, ge=0, description="share of the step that mending the cause must give back")
-    min_wait_share: float = Field(0.03, ge=0, description="below this share of the step spent waiting nobody is accused")
+    min_wait_share: float = Field(0.03, ge=0, description="who waits for less of the step is not named as waiting")
     accuse_confidence: float = Field(0.5, ge=0, le=1, description="below it nobody is accused")
     playbook_dir: str = Field(
         "", description="folder with YAML files of your own signatures, actions and remedies (docs/playbook.md)", max_length=4_000

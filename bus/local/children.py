@@ -20,6 +20,7 @@ from eroica.schemas.errors import BrokerError, UsageError
 LOOPBACK = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
 _LOG_TAIL_BYTES = 4_096
+_ATTEMPTS = 3
 
 
 def free_port() -> int:
@@ -53,6 +54,26 @@ def listener(port: int) -> int | None:
     except psutil.AccessDenied:
         return None
     return None
+
+
+def launch_or_stop(launch: Callable[[], None], stop: Callable[[], None], *, again: bool) -> None:
+    """Call *launch*; if it fails, *stop*.
+
+    :param again: try up to three times: a free port can be taken between choosing and listening. Not for the caller's own choice.
+    :raises BrokerError: of the last try.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            launch()
+        except BrokerError:
+            stop()
+            if not again or attempt == _ATTEMPTS - 1:
+                raise
+        except BaseException:
+            stop()
+            raise
+        else:
+            return
 
 
 class Child:

@@ -8,13 +8,12 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from eroica.bus.local.children import LOOPBACK, Child, free_port, require_free
+from eroica.bus.local.children import LOOPBACK, Child, free_port, launch_or_stop, require_free
 from eroica.bus.probe import check_broker
 from eroica.schemas.errors import BrokerError, MissingDependency
 from eroica.schemas.settings import KafkaSettings
 
 START_TIMEOUT_S = 15.0
-_ATTEMPTS = 3
 
 
 class EmbeddedBroker:
@@ -54,19 +53,7 @@ class EmbeddedBroker:
         :raises BrokerError: it does not come up.
         """
         binary = find_binary()
-        self._directory = Path(tempfile.mkdtemp(prefix="eroica-tansu-"))
-        try:
-            for attempt in range(_ATTEMPTS):
-                try:
-                    self._launch(binary)
-                    return self
-                except BrokerError:
-                    # A free port can be taken between choosing and listening: choose again, unless it was the caller's choice.
-                    if self._wish is not None or attempt == _ATTEMPTS - 1:
-                        raise
-        except BaseException:
-            self.stop()
-            raise
+        launch_or_stop(lambda: self._launch(binary), self.stop, again=self._wish is None)
         return self
 
     def stop(self) -> None:
@@ -85,7 +72,7 @@ class EmbeddedBroker:
         self.stop()
 
     def _launch(self, binary: str) -> None:
-        assert self._directory is not None
+        self._directory = Path(tempfile.mkdtemp(prefix="eroica-tansu-"))
         if self._wish is not None:
             require_free(self._wish)
         self.port = self._wish if self._wish is not None else free_port()
@@ -108,11 +95,7 @@ class EmbeddedBroker:
             env={"RUST_LOG": "error", "PATH": "/usr/bin:/bin", "HOME": str(self._directory)},
         )
         settings = KafkaSettings(bootstrap=self.bootstrap, connect_timeout_ms=2_000)
-        try:
-            self._child.wait_listening(self.port, START_TIMEOUT_S, lambda: _answers(settings))
-        except BrokerError:
-            self._child.kill()
-            raise
+        self._child.wait_listening(self.port, START_TIMEOUT_S, lambda: _answers(settings))
 
 
 def find_binary() -> str:

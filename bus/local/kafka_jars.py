@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from eroica.bus.local.children import LOOPBACK, Child, free_port, require_free
+from eroica.bus.local.children import LOOPBACK, Child, free_port, launch_or_stop, require_free
 from eroica.bus.local.jars import data_file, ensure_jars, find_java
 from eroica.bus.probe import check_broker
 from eroica.schemas.errors import BrokerError, UsageError
@@ -23,7 +23,6 @@ from eroica.schemas.settings import KafkaSettings
 START_TIMEOUT_S = 60.0
 FORMAT_TIMEOUT_S = 60.0
 MAX_NODES = 9
-_ATTEMPTS = 3
 
 _JVM = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """A small heap and a quick start (3 s) matter more here than throughput."""
@@ -83,19 +82,7 @@ class KafkaCluster:
         """
         self._java = find_java()
         self._classpath = f"{ensure_jars()}/*"
-        try:
-            for attempt in range(_ATTEMPTS):
-                try:
-                    self._launch()
-                    return self
-                except BrokerError:
-                    self.stop()
-                    # Free ports can be taken between choosing and listening: choose again, unless they were the caller's choice.
-                    if self._wish is not None or attempt == _ATTEMPTS - 1:
-                        raise
-        except BaseException:
-            self.stop()
-            raise
+        launch_or_stop(self._launch, self.stop, again=self._wish is None)
         return self
 
     def stop(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.producers.trace.columns import Trace
@@ -11,9 +11,10 @@ from eroica.producers.trace.identity import TraceIdentity, identify
 from eroica.producers.trace.nsys import read_nsys
 from eroica.producers.trace.nsys_db import SUFFIXES as NSYS_SUFFIXES
 from eroica.producers.trace.nsys_db import is_sqlite
-from eroica.producers.trace.nsys_report import NsysWorker
+from eroica.producers.trace.nsys_report import NsysReport, NsysWorker
 from eroica.producers.trace.reader import read_trace
 from eroica.producers.trace.strangers import known_stranger
+from eroica.producers.trace.summarise import Extras
 from eroica.schemas.errors import InvalidInput
 
 JSON_SUFFIXES = (".json", ".json.gz")
@@ -33,6 +34,8 @@ class Opened:
     """Which of them, for a person; empty for the only one."""
     trace: Trace
     told: TraceIdentity
+    extras: Extras = field(default_factory=Extras)
+    """What the file says beside the events."""
 
 
 def open_workers(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[Opened]:
@@ -54,7 +57,17 @@ def open_workers(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[Op
         told = identify(trace, path)
         if several:
             told = TraceIdentity(host=told.host, device=told.device)
-        yield Opened(path, place, len(report.workers), _part(worker) if several else "", trace, told)
+        hardware = worker.hardware
+        extras = Extras(
+            metrics=hardware.metrics,
+            samples=hardware.since(trace.origin_us - report.utc_ns / 1e3),
+            notes=(*hardware.notes, *_lacking(report)),
+        )
+        yield Opened(path, place, len(report.workers), _part(worker) if several else "", trace, told, extras)
+
+
+def _lacking(report: NsysReport) -> tuple[str, ...]:
+    return (f"the export is without {', '.join(report.lacks)}",) if report.lacks else ()
 
 
 def _part(worker: NsysWorker) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from eroica.producers.trace.collectives import BYTES
 from eroica.producers.trace.columns import ColumnBuilder, Trace
 from eroica.producers.trace.events import NO_ARGS, Args, Event
 from eroica.producers.trace.naming import kernel_collective
+from eroica.producers.trace.nsys_busy import BusyThreads
 from eroica.producers.trace.nsys_db import NsysDatabase
+from eroica.producers.trace.nsys_hardware import read_hardware
 from eroica.producers.trace.nsys_nccl import NcclSpans, is_nccl_call
 from eroica.producers.trace.nsys_payload import Payload, Payloads
 from eroica.producers.trace.nsys_report import (
@@ -28,6 +31,7 @@ from eroica.producers.trace.nsys_report import (
     RANGES,
     SETS,
     STRINGS,
+    SYSTEM,
     TIMES,
     NsysReport,
     NsysWorker,
@@ -59,7 +63,9 @@ def read_nsys(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[tuple
     with NsysDatabase(path, max_bytes) as db:
         report = read_report(db)
         for worker in report.workers:
-            yield report, worker, _Reader(db, report, worker).read()
+            alone = sum(w.device == worker.device for w in report.workers) == 1
+            hardware = read_hardware(db, worker.pid, worker.device, alone)
+            yield report, replace(worker, hardware=hardware), _Reader(db, report, worker).read()
 
 
 class _Reader:
@@ -71,6 +77,7 @@ class _Reader:
         self.strings = _strings(db)
         self.spans = NcclSpans()
         self.payloads = Payloads(db)
+        self.busy = BusyThreads()
         self.launch: dict[int, tuple[int, int]] = {}
         """Correlation of an NCCL kernel → thread and time of its launch."""
         self._events: list[Event] = []
@@ -81,6 +88,7 @@ class _Reader:
         launched = self._collective_launches(collectives)
         self._ranges()
         self._calls(launched)
+        self._system_calls()
         self._kernels(collectives)
         self._memory()
         self._flush()
@@ -153,7 +161,9 @@ class _Reader:
                 self._put("cpu_op", bare, thread, start, end)
                 continue
             category, name, nccl = _range(name)
+            self.busy.saw(thread)
             if nccl:
+                self.busy.add(thread, start, end)
                 of_nccl.append((thread, start, end, name, self.payloads.read(binary, json), json_id))
             self._put(category, name, thread, start, end)
         texts = self._texts({json_id for *_, payload, json_id in of_nccl if payload is None})
@@ -176,9 +186,29 @@ class _Reader:
             key = correlation if isinstance(correlation, int) else -1
             if key in launched:
                 self.launch[key] = (thread, start)
+            self.busy.add(thread, start, end)
             if number not in named:
                 named[number] = _VERSIONED.sub("", self._name(number)) or "unnamed call"
             self._put("cuda_runtime", named[number], thread, start, end, Args(correlation=key))
+
+    def _system_calls(self) -> None:
+        """What the threads that drive the GPU ask of the operating system: reads, locks, waits, sleeps. Within a call of CUDA or
+        NCCL it is that call's own affair; other threads are no part of the step.
+        """
+        batch: list[tuple[int, int, int, int]] = []
+        for start, end, tid, number in self._host_rows(SYSTEM, "nameId"):
+            thread = (tid & 0xFFFFFF) if isinstance(tid, int) else 0
+            if self.busy.knows(thread) and end >= start and isinstance(number, int):
+                batch.append((thread, start, end, number))
+            if len(batch) >= BATCH:
+                self._put_system_calls(batch)
+                batch = []
+        self._put_system_calls(batch)
+
+    def _put_system_calls(self, batch: list[tuple[int, int, int, int]]) -> None:
+        for (thread, start, end, number), inside in zip(batch, self.busy.inside([b[:2] for b in batch]), strict=True):
+            if not inside and (name := self._name(number)):
+                self._put("user_annotation", name, thread, start, end)
 
     def _kernels(self, collectives: frozenset[int]) -> None:
         streams: dict[object, int] = {}
@@ -251,7 +281,13 @@ def _strings(db: NsysDatabase) -> dict[int, str]:
     """The strings that events use, by number."""
     used = [
         f"SELECT {column} FROM {table}"
-        for table, column in ((KERNELS, "demangledName"), (KERNELS, "shortName"), (CALLS, "nameId"), (RANGES, "textId"))
+        for table, column in (
+            (KERNELS, "demangledName"),
+            (KERNELS, "shortName"),
+            (CALLS, "nameId"),
+            (RANGES, "textId"),
+            (SYSTEM, "nameId"),
+        )
         if db.has(table, column)
     ]
     if not used or not db.has(STRINGS, "id", "value"):

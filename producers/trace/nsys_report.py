@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eroica.producers.trace.nsys_db import NsysDatabase
+from eroica.producers.trace.nsys_hardware import NOTHING, Hardware
 from eroica.schemas.errors import InvalidInput
 
 KERNELS, COPIES, SETS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPHS, CALLS, RANGES, STRINGS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds"
+SYSTEM = "OSRT_API"
 DEVICE_TABLES = (KERNELS, COPIES, SETS, GRAPHS)
 TIMES = ("start", "end")
+_OPTIONAL = {
+    "GPU_METRICS": "counters of the GPU (--gpu-metrics-devices)",
+    SYSTEM: "calls to the operating system (--trace=osrt)",
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": "NCCL's payloads",
+}
+"""Tables that are used where they are."""
 MAX_WORKERS = 1_024
 """Pairs of process and GPU in one report; a host has a few dozen at most."""
 
@@ -23,6 +31,7 @@ class NsysWorker:
     device: int
     pid: int
     model: str = ""
+    hardware: Hardware = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,8 @@ class NsysReport:
     version: str
     utc_ns: int
     """Session start, ns since the epoch; 0 where the report does not tell."""
+    lacks: tuple[str, ...] = ()
+    """What could be in an export and is not in this one."""
 
 
 def read_report(db: NsysDatabase) -> NsysReport:
@@ -78,6 +89,7 @@ def read_report(db: NsysDatabase) -> NsysReport:
         _value(db, "TARGET_INFO_SYSTEM_ENV", "Hostname"),
         _value(db, "META_DATA_EXPORT", "EXPORT_PRODUCT_VERSION"),
         utc,
+        tuple(word for table, word in _OPTIONAL.items() if table not in db.columns),
     )
 
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from nsys_kit import TID, write_export
 
+from eroica.offline.summarize import summarize_file
 from eroica.producers.trace.columns import ANNOTATION, CPU_OP, KERNEL, MEMCPY, Trace
 from eroica.producers.trace.nsys import read_nsys
+from eroica.producers.trace.nsys_busy import BusyThreads
 from eroica.producers.trace.nsys_db import NsysDatabase
 from eroica.producers.trace.nsys_nccl import NcclSpan, spans_of
 from eroica.producers.trace.steps import find_steps
@@ -216,3 +218,42 @@ def test_the_real_export_agrees_with_an_independent_count() -> None:
     send_receive = [sum(t.dur_us[r] for r in t.comm) / 1e3 for t in found]
     assert send_receive == pytest.approx([17.2, 8.2], abs=0.05)
     assert {t.comm[r].collective for t in found for r in t.comm} == {"all_to_all", "send_recv"}
+
+
+def test_calls_to_the_operating_system_count_on_the_threads_that_drive_the_gpu(tmp_path: Path) -> None:
+    path = write_export(tmp_path / "r.sqlite")
+    db = sqlite3.connect(path)
+    db.execute(
+        "CREATE TABLE OSRT_API (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER, globalTid INTEGER, "
+        "correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER, nestingLevel INTEGER, callchainId INTEGER)"
+    )
+    db.executemany("INSERT INTO StringIds VALUES (?, ?)", [(50, "read"), (51, "ioctl"), (52, "poll"), (53, "futex")])
+    main, other = 7 * TID + 7, 7 * TID + 900
+    rows = [
+        (14_000_000, 18_000_000, main, 50),  # between two calls
+        (10_001_000, 10_002_000, main, 51),  # within the launch of the gemm
+        (10_445_000, 10_448_000, main, 51),  # within ncclGroupStart
+        (11_000_000, 19_000_000, other, 52),  # a thread that does nothing for the GPU
+        (16_000_000, 15_000_000, main, 53),  # it ends before it begins
+    ]
+    db.executemany("INSERT INTO OSRT_API VALUES (?, ?, 27, ?, 0, ?, 0, 0, NULL)", rows)
+    db.commit()
+    db.close()
+    first, second = summarize_file(path)
+    read = next(f for f in first.functions if f.name == "read")
+    assert (read.category, read.count, read.total_us) == ("python", 1, 4_000.0)
+    names = {f.name for s in (first, second) for f in s.functions}
+    assert not names & {"ioctl", "poll", "futex"}
+    assert "read" not in {f.name for f in second.functions}
+    assert any("without counters of the GPU (--gpu-metrics-devices), NCCL's payloads" in note for note in first.notes)
+
+
+@pytest.mark.parametrize(("at", "inside"), [(-1, False), (0, True), (4, True), (5, True), (8, True), (9, False), (50, False)])
+def test_moments_within_calls(at: int, inside: bool) -> None:
+    busy = BusyThreads()
+    busy.add(1, 5, 9)
+    busy.add(1, 0, 7)
+    busy.add(1, 2, 3)
+    busy.saw(2)
+    assert busy.inside([(1, at), (2, at)]) == [inside, False]
+    assert busy.knows(1) and busy.knows(2) and not busy.knows(3)
