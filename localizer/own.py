@@ -127,7 +127,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
     usual = own.copy()
     spread, excess, z, between, few = (np.zeros(n) for _ in range(5))
     comparable = np.zeros(n, dtype=np.bool_)
-    limit = np.full(n, max(least_z, -NormalDist().inv_cdf(FALSE_ALARMS / max(n, 1))))
+    limit = np.full(n, max(least_z, chance_limit(n)))
     for role in frame.roles if steps.size else []:
         rows = frame.rows_of(role)
         then = past.own_us.get(frame.classes[role], 0.0) if past else 0.0
@@ -157,12 +157,20 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         # Roles differ in what they do, hardly in how much chance does to it: all of them tell of the spread.
         pooled = float(np.median(between[rows] / level[rows])) * level[rows] * few_samples(float(limit[0]), rows.size - 1)
         single = 1.25 * spread[rows] / np.sqrt(steps.size) * few_samples(float(limit[0]), rows.size * (steps.size - 1))
-        chance = np.hypot(single, np.maximum(pooled, between[rows]))
+        lasting = np.maximum(pooled, between[rows])
+        # Who is held against its own past differs from it by the chance of two profiles, not by what lasts between peers.
+        lasting = np.where(known[rows], np.minimum(lasting, FLOOR * level[rows]), lasting)
+        chance = np.hypot(np.where(known[rows], np.sqrt(2), 1.0) * single, lasting)
         chance = np.where(spread[rows] > RESTLESS * level[rows], WILD * chance, chance)
         floor = np.where(known[rows], FLOOR_KNOWN, FLOOR) * (1 + FLOOR_FEW / few[rows]) * level[rows]
         z[rows] = excess[rows] / np.maximum(np.maximum(chance, floor), 1e-9)
     parts.setflags(write=False)
     return OwnTime(steps, step_us, wait, own, usual, parts, usual_parts, spread, excess, z, limit, comparable)
+
+
+def chance_limit(count: int) -> float:
+    """Standard deviations that none of *count* reaches but by a chance of :data:`FALSE_ALARMS`."""
+    return -NormalDist().inv_cdf(FALSE_ALARMS / max(count, 1))
 
 
 def few_samples(limit: float, freedom: int) -> float:
@@ -223,6 +231,8 @@ def _as_before(own: Floats, then_us: float, each: Floats | None, spread_us: floa
         chance = 2 * 1.25 * spread_us * np.sqrt(2 / own.shape[1])
         growth, least = level - each, 1
         same = (growth <= max(SAME * then_us, min(chance, CHANGED * then_us))) & (growth >= -2 * CHANGED * then_us)
+    # Whoever is late now and then is not as before: unequal work meets all.
+    same &= own.max(axis=1) <= (1 + 2 * CHANGED) * then_us + CLIPPED * spread_us
     return np.asarray(same) if int(same.sum()) >= max(least, int(np.ceil(MIN_SAME * level.size))) else None
 
 

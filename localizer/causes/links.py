@@ -21,6 +21,8 @@ from eroica.localizer.transfers import Bools, Transfers
 from eroica.schemas.verdicts import CauseClass, Evidence
 
 RULE = "eroica/transfers"
+TOLD_ERRORS = 0.5
+"""What chance may do counts by this share where a link's own counters say that it is bad."""
 SLOW_RATIO = 1.2
 """A communicator is slow if its median transfer takes so many times as long as usual …"""
 PROVEN_RATIO = 1.1
@@ -72,7 +74,8 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     t = measures.transfers
     across = t.host_count > 1
     mine = t.known & (across if medium == "nic" else ~across)
-    slow = mine & _slow(t.ratio, t.error, mine, proven=bool(measures.past and measures.past.transfers))
+    error = np.where(_told(t, odd), TOLD_ERRORS, 1.0) * t.error
+    slow = mine & _slow(t.ratio, error, mine, proven=bool(measures.past and measures.past.transfers))
     if not slow.any():
         return None
     loss = float(t.lost_us[slow].max(initial=0.0))
@@ -100,6 +103,12 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
         cls=place.cls, ranks=measures.frame.ranks[place.rows], explains=0.0, confidence=0.0, evidence=evidence,
         hosts=place.hosts, links=place.links, gain_us=loss, doubt=0.0 if complete else INCOMPLETE_DOUBT,
     )  # fmt: skip
+
+
+def _told(t: Transfers, odd: list[OddReading]) -> Bools:
+    """Which communicators have members whose counters are bad: they have to be slow by less chance."""
+    rows = np.concatenate([o.rows for o in odd]) if odd else np.empty(0, np.int64)
+    return np.array([bool(rows.size) and bool(np.isin(members, rows).any()) for members in t.members], dtype=np.bool_)
 
 
 def _slow(ratio: Floats, error: Floats, mine: Bools, *, proven: bool) -> Bools:

@@ -9,7 +9,7 @@ from eroica.localizer.causes.places import places
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, stable_order
-from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, Bools, few_samples, lasting_level
+from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, PAIR, Bools, chance_limit, few_samples, lasting_level
 from eroica.localizer.profile import function_evidence, grown_functions
 from eroica.localizer.robust import MAD_TO_SIGMA, spread_of
 from eroica.schemas.verdicts import Evidence
@@ -82,7 +82,9 @@ def _host_z(measures: Measures) -> Floats:
     own, frame = measures.own, measures.frame
     host_of, hosts = frame.host_of
     out = np.zeros(frame.size)
-    if len(hosts) < MIN_PEERS or own.steps.size == 0:
+    # Of two hosts, the past tells which is as it was.
+    least = MIN_PEERS if measures.past is None else PAIR
+    if len(hosts) < least or own.steps.size == 0:
         return out
     beyond = own.own_us - own.usual_us
     for role in frame.roles:
@@ -91,17 +93,23 @@ def _host_z(measures: Measures) -> Floats:
         several = np.bincount(host_of[mine], minlength=len(hosts))[host_of[mine]] > 1
         mine = mine[several]
         heads = heads_of(host_of[mine])
-        if heads.size < MIN_PEERS:
+        if heads.size < least:
             continue
         size = np.diff(np.append(heads, mine.size))
         apart = np.add.reduceat(beyond[mine], heads, axis=0) / size[:, None]
         level = lasting_level(apart)
-        between = spread_of(level)
+        if heads.size >= MIN_PEERS:
+            between = spread_of(level)
+        else:
+            single = lasting_level(beyond[mine])
+            between = spread_of(single - np.repeat(level, size)) / float(np.sqrt(size.min()))
         each = MAD_TO_SIGMA * float(np.median(np.abs(apart - level[:, None])))
         floor = FLOOR * float(np.median(own.usual_us[mine[: size[0]]])) * (1 + FLOOR_FEW / heads.size)
-        chance = few_samples(float(own.limit[0]), heads.size - 1) * max(between, 1.25 * each / np.sqrt(own.steps.size))
+        freedom = (heads.size if heads.size >= MIN_PEERS else mine.size - heads.size + 1) - 1
+        chance = few_samples(float(own.limit[0]), freedom) * max(between, 1.25 * each / np.sqrt(own.steps.size))
         out[mine] = np.repeat(level / np.maximum(np.maximum(chance, floor / np.sqrt(size)), 1e-9), size)
-    return out
+    # There are fewer hosts than workers, so chance has fewer tries.
+    return out * own.limit / max(measures.settings.outlier_z, chance_limit(len(hosts)))
 
 
 def _part_z(measures: Measures, least: float) -> Floats:

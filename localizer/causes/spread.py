@@ -23,6 +23,8 @@ RESTLESS, RESTLESS_RATIO, RESTLESS_ALONE = 0.01, 1.5, 0.02
 one by the last."""
 NOISY_RATIO = 2.2
 """Where they spread by ``RESTLESS`` in the healthy profile already, chance makes more of it: so many times as much."""
+MEAN_TO_SIGMA = 1.2533
+"""Mean absolute deviation to standard deviation of a normal distribution."""
 UNSEEN_PAST = 0.2
 """Without a past, restless machines may do what unequal data does."""
 CROWDED = 0.9
@@ -127,6 +129,10 @@ def restless(measures: Measures) -> bool:
     own, frame, past = measures.own, measures.frame, measures.past
     level = np.maximum(np.median(own.usual_us, axis=1), 1e-9)
     spread = float(np.median((own.spread_us / level)[own.comparable])) if own.comparable.any() else 0.0
+    # Of three replicas one is always the median of the step and none of the spread.
+    apart = own.own_us - own.usual_us
+    each = np.abs(apart - np.median(apart, axis=1, keepdims=True)).mean(axis=1) / level
+    spread = max(spread, 0.5 * MEAN_TO_SIGMA * float(each[own.comparable].mean())) if own.comparable.any() else 0.0
     if past is None:
         return spread >= RESTLESS_ALONE
     then = [past.spread_us.get(c, 0.0) / max(past.own_us.get(c, 0.0), 1e-9) for c in frame.classes if c in past.own_us]

@@ -53,7 +53,8 @@ def find_whole(measures: Measures) -> list[Finding]:
     if what == "loader":
         once = np.array([past.once_us.get(frame.classes[c], 0.0) for c in frame.cls.tolist()])
         paused = min(paused, float(np.median(np.median(own.parts_us[0], axis=1) - once)))
-    if paused >= PAUSE_SHARE * growth:
+    without = np.stack((own.parts_us[0], np.maximum(own.parts_us[1] - paused, 0.0)))
+    if what and max(paused, measures.model.gain_us(own.parts_us, without)) >= PAUSE_SHARE * growth:
         return [pause_finding(measures, what, paused)]
     apart = float(np.median((own.spread_us / np.maximum(usual, 1e-9))[own.comparable])) if own.comparable.any() else 0.0
     if restless(measures) and apart >= RESTLESS_SHARE * float(np.median(1 - then / np.maximum(usual, 1e-9))):
@@ -130,9 +131,8 @@ def find_unknown(measures: Measures) -> list[Finding]:
     if past is None or past.step_us <= 0 or own.steps.size == 0:
         return []
     typical = float(np.median(own.step_us))
-    # Both profiles are of a few steps.
     chance = (
-        UNKNOWN_ERRORS * float(own.step_us.mean(axis=0).std(ddof=1)) * np.sqrt(2 / own.steps.size) if own.steps.size > 1 else 0.0
+        UNKNOWN_ERRORS * float(own.step_us.mean(axis=0).std(ddof=1)) * np.sqrt(1 / own.steps.size) if own.steps.size > 1 else 0.0
     )
     if typical < past.step_us + max(UNKNOWN_GROWTH * past.step_us, chance):
         return []
