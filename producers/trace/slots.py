@@ -82,14 +82,13 @@ def _by_sequence(per_step: dict[int, list[Operation]], usual: int, step: int) ->
         return []
     begun = {s: per_step[s][0].seq for s in whole}
     shapes = {tuple(o.seq - begun[s] for o in per_step[s]) for s in whole}
-    far = {(begun[b] - begun[a], b - a) for a, b in pairwise(whole)}
-    strides = {distance / steps for distance, steps in far}
-    stride = strides.pop()
-    if strides or len(shapes) > 1 or stride <= 0:
+    far = {divmod(begun[b] - begun[a], b - a) for a, b in pairwise(whole)}
+    stride, uneven = far.pop()
+    if far or uneven or len(shapes) > 1 or stride <= 0:
         return []
     place = {number: i for i, number in enumerate(shapes.pop())}
     expected = begun[whole[0]] + stride * (step - whole[0])
-    places = [place.get(o.seq - expected, -1) for o in per_step[step]]  # a whole float is found as the number
+    places = [place.get(o.seq - expected, -1) for o in per_step[step]]
     return places if min(places) >= 0 and len(set(places)) == len(places) else []
 
 
