@@ -31,7 +31,7 @@ lint: $(READY) ## Format, style, types, and the one-way imports
 	@cd build/links && PYTHONPATH=. ../../$(BIN)/lint-imports --config ../../pyproject.toml --no-cache --no-logo
 
 # 77: a benchmark that lacks what it needs, and has said so.
-bench: $(READY) ## Every benchmark, half an hour; those that lack the real data, Java or Maven are left out with a sentence
+bench: $(READY) ## Every benchmark, one after the other; those that lack the real data, Java or Maven are left out with a sentence
 	@for file in $$(grep -l '^if __name__ == "__main__":' bench/*.py); do \
 	  echo "== $$file"; $(BIN)/python "$$file" || { code=$$?; [ $$code -eq 77 ] || exit $$code; }; \
 	done

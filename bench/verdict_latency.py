@@ -158,7 +158,7 @@ def cores(opened: list[Expectation], summaries: list[tuple[str, Summary]]) -> tu
     for offset, value in enumerate(raw):
         at = time.perf_counter()
         outputs = group.feed(decode_as(Summary, value), InputRef("summaries", 0, 10 + offset))
-        made = [encode(o.message) for o in outputs]
+        made = [o.encoded or encode(o.message) for o in outputs]
         if made:
             last = time.perf_counter() - at
             number.append(len(made))

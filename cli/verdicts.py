@@ -73,7 +73,7 @@ def verdicts(
         if found and fail_on_finding and follow:
             return 1
     if not count and not as_json:
-        err().print("no verdicts yet")
+        err().print(f"no verdicts{f' of job {one_line(job, 100)}' if job is not None else ''} yet")
     return int(found and fail_on_finding)
 
 

@@ -30,10 +30,10 @@ from eroica.schemas.verdicts import Verdict
 MAX_OPEN = 1_024
 """Requests that may be incomplete at once; beyond, the oldest is judged with what there is."""
 LOST_CLASS_US = 3_600_000_000
-"""A class that is not closed so long after its deadline, by the event time of later requests, is lost with its grouping.
+"""A class that is not closed so long after its deadline, by the event time of later requests of its job, went with its grouping.
 
 The group stage closes every class, also of nobody, so this is the last resort. An hour lies beyond any redelivery, so that the
-order in which a replay sees the partitions does not matter."""
+order in which a replay sees the partitions does not matter. Other jobs' requests say nothing: their clocks may be far off."""
 MAX_PUBLISHED = 100_000
 """Request ids remembered as published."""
 HEALTHY_REASONS = frozenset({"scheduled", "manual"})
@@ -46,6 +46,7 @@ WHOLE_COVERAGE = 0.9
 class _Open:
     """A request whose classes are not all here."""
 
+    job: str
     classes: frozenset[str]
     lost_at_us: int
     """Event time at which it is judged without the classes that did not come."""
@@ -116,7 +117,7 @@ class LocalizerCore:
         entry = self._open.get(request)
         if entry is None:
             lost_at_us = chunk.request.issued_at_us + 1_000 * chunk.request.deadline_ms + LOST_CLASS_US
-            entry = self._open[request] = _Open(frozenset(chunk.classes), lost_at_us)
+            entry = self._open[request] = _Open(chunk.request.job, frozenset(chunk.classes), lost_at_us)
         entry.first.setdefault(ref.partition, ref.offset)
         if (chunk.cls, chunk.chunk) in entry.chunks:
             self.repeated += 1
@@ -124,7 +125,7 @@ class LocalizerCore:
         entry.chunks[chunk.cls, chunk.chunk] = pack(chunk)
         entry.size.setdefault(chunk.cls, chunk.chunks)
         outputs = self._judge(request) if entry.complete() else []
-        outputs += self._judge_lost(ref.partition, chunk.request.issued_at_us)
+        outputs += self._judge_lost(ref.partition, chunk.request.issued_at_us, chunk.request.job)
         while len(self._open) > MAX_OPEN:
             outputs += self._judge(next(iter(self._open)))
         return outputs
@@ -150,9 +151,13 @@ class LocalizerCore:
         for request in [r for r, entry in self._open.items() if partition in entry.first]:
             del self._open[request]
 
-    def _judge_lost(self, partition: int, now_us: int) -> list[Output]:
-        """Of one partition only, in which order is given: other partitions are read faster or slower."""
-        lost = [r for r, entry in self._open.items() if partition in entry.first and entry.lost_at_us < now_us]
+    def _judge_lost(self, partition: int, now_us: int, job: str | None = None) -> list[Output]:
+        """Of one partition only, in which order is given: other partitions are read faster or slower. Of one job, if given."""
+        lost = [
+            request
+            for request, entry in self._open.items()
+            if partition in entry.first and entry.lost_at_us < now_us and job in (None, entry.job)
+        ]
         return [output for request in lost for output in self._judge(request)]
 
     def _judge(self, request: str) -> list[Output]:

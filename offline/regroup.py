@@ -41,7 +41,7 @@ class Agreement:
 class Regrouped:
     """Summaries → groups, one core a partition as in the service.
 
-    In the chunks' places each request has a partition of its own: how far a partition is in time may say that a class is lost,
+    In the chunks' places each request has a partition of its own: how far a job is in time there may say that a class is lost,
     and while partitions are mixed that says nothing. :meth:`ends` tells it when all have been read.
     """
 
@@ -50,7 +50,9 @@ class Regrouped:
         self._read = records
         self._settings = settings
         self._partitions: dict[str, int] = {}
-        self._latest_us: dict[int, int] = {}
+        self._latest_us: dict[tuple[int, str], int] = {}
+        """Partition and job → its last request's time."""
+        self._jobs: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._recorded: set[str] = set()
         self._derived: set[str] = set()
@@ -85,14 +87,15 @@ class Regrouped:
                 request = chunk.request
                 self._derived.add(_digest(request.request, encode(chunk)))
                 partition = self._partitions.setdefault(request.request, UNRECORDED)
-                self._latest_us[partition] = max(self._latest_us.get(partition, 0), request.issued_at_us)
+                place = partition, self._jobs.setdefault(request.request, request.job)
+                self._latest_us[place] = max(self._latest_us.get(place, 0), request.issued_at_us)
                 number = self._numbers.setdefault(request.request, len(self._numbers))
                 yield chunk, InputRef("groups", number, 0)
 
     def ends(self) -> Iterator[tuple[int, int]]:
-        """The partition of each request as :meth:`chunks` had it, and the event time that the recorded one came to."""
+        """The partition of each request as :meth:`chunks` had it, and the event time that its job came to on the recorded one."""
         for request, number in self._numbers.items():
-            yield number, self._latest_us[self._partitions[request]]
+            yield number, self._latest_us[self._partitions[request], self._jobs[request]]
 
     def agreement(self) -> Agreement:
         """Derived chunks against recorded ones."""

@@ -13,6 +13,7 @@ from rich.text import Text
 from eroica.consumers.text import one_line
 from eroica.producers.trace.frontend import Opened, open_workers
 from eroica.producers.trace.summarise import identity_from_trace, summarise
+from eroica.schemas.sketch import quantile
 from eroica.schemas.summaries import Communicator, Summary
 
 MAX_ROWS = 12
@@ -55,6 +56,8 @@ def render_summary(summary: Summary) -> RenderableType:
     ]
     if summary.communicators:
         parts.append(_communicators(summary.communicators))
+        if any(c.traffic for c in summary.communicators):
+            parts.append(_traffic(summary.communicators))
     if summary.pauses:
         parts.append(_pauses(summary))
     figures = ", ".join(f"{name} {value:.4g}" for name, value in summary.figures.items())
@@ -109,6 +112,27 @@ def _communicators(communicators: list[Communicator]) -> Table:
             f"{sum(slot.bytes * slot.count for slot in c.slots) / 1e6:.2f}",
         )
     return table
+
+
+def _traffic(communicators: list[Communicator]) -> Table:
+    """What took longest; bandwidths as algorithm, bus, and bus of the fastest execution."""
+    columns = ("communicator", "operation", "up to", "type", "count", "p50 ms", "p99 ms", "Gb/s", "bus Gb/s", "best")
+    table = _table("collectives by kind and size", *columns)
+    longest = sorted(((c, t) for c in communicators for t in c.traffic), key=lambda pair: -pair[1].total_us)
+    for c, t in longest[:MAX_ROWS]:
+        p50, p99 = (quantile(t.sketch, q) if t.sketch is not None else t.max_us for q in (0.5, 0.99))
+        rates = [f"{rate:.1f}" if rate else "?" for rate in (t.algorithm_gbps, t.bus_gbps, t.best_bus_gbps)]
+        what = Text(one_line(c.name, 30)), Text(one_line(t.op, 20)), _size(t.up_to_bytes), Text(one_line(t.dtype, 12))
+        table.add_row(*what, str(t.count), f"{p50 / 1e3:.3f}", f"{p99 / 1e3:.3f}", *rates)
+    return table
+
+
+def _size(count: int) -> str:
+    """A power of two of bytes."""
+    for step, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >> step:
+            return f"{count >> step} {unit}"
+    return f"{count} B" if count else "?"
 
 
 def _pauses(summary: Summary) -> Table:

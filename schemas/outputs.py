@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eroica.schemas.base import Message
 from eroica.schemas.topics import MESSAGE_TOPIC
@@ -15,6 +15,8 @@ class Output:
     key: str
     message: Message
     event_time_us: int = 0
+    encoded: bytes = field(default=b"", compare=False, repr=False)
+    """The message's bytes where its maker had to know them, so that nobody makes them again; empty elsewhere."""
 
     @property
     def topic(self) -> str:

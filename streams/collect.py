@@ -10,15 +10,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
 
-import msgspec
-
 from eroica.schemas.groups import ClosedBy
 from eroica.schemas.outputs import InputRef, Output
 from eroica.schemas.ranks import RankRanges
 from eroica.schemas.settings import GroupSettings
-from eroica.schemas.summaries import CloseClass, Expectation, StackEvidence, Summary, SummaryError, SummaryTopicMessage
+from eroica.schemas.summaries import CloseClass, Expectation, SummaryTopicMessage
 from eroica.schemas.topics import message_key
 from eroica.streams.chunks import ClosedClass, chunk_messages
+from eroica.streams.held import Held, Member, hold
 
 ClassKey = tuple[str, str, str]
 """Job, request, class."""
@@ -27,10 +26,6 @@ MAX_HELD_BYTES = 1_073_741_824
 """Summaries held by one partition, encoded; beyond, the oldest class is closed."""
 CLOSED_REMEMBERED = 20_000
 """Closed classes whose stragglers are still recognised as late."""
-
-Filling = Summary | SummaryError | StackEvidence
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(Filling).decode
 
 
 @dataclass
@@ -51,8 +46,8 @@ class _Open:
     since_us: int
     expectation: Expectation | None = None
     expected: RankRanges = field(default_factory=lambda: RankRanges([], []))
-    held: dict[int, bytes] = field(default_factory=dict)
-    """Rank → its first word, packed: a tenth of the memory of the objects."""
+    held: dict[int, Held] = field(default_factory=dict)
+    """Rank → its first word."""
     offsets: list[int] = field(default_factory=list)
     bytes: int = 0
     last_us: int = 0
@@ -185,7 +180,7 @@ class GroupCore:
             self._drop(one, rank)
         return outputs + self._maybe_complete(key, one)
 
-    def _fill(self, message: Filling, ref: InputRef) -> list[Output]:
+    def _fill(self, message: Member, ref: InputRef) -> list[Output]:
         who = message.who
         key = (who.job, who.request, who.cls)
         if key in self._closed:
@@ -199,10 +194,9 @@ class GroupCore:
         if who.rank in one.held:
             self.counters.repeated += 1
             return outputs
-        packed = _pack(message)
-        one.held[who.rank] = packed
-        one.bytes += len(packed)
-        self._held_bytes += len(packed)
+        held = one.held[who.rank] = hold(message)
+        one.bytes += held.size
+        self._held_bytes += held.size
         one.offsets.append(ref.offset)
         one.event_time_us = max(one.event_time_us, message.ended_at_us)
         one.first_us = one.first_us or now
@@ -225,7 +219,7 @@ class GroupCore:
         return self._close(key, "complete")
 
     def _drop(self, one: _Open, rank: int) -> None:
-        size = len(one.held.pop(rank))
+        size = one.held.pop(rank).size
         one.bytes -= size
         self._held_bytes -= size
 
@@ -237,17 +231,15 @@ class GroupCore:
         self._closed[key] = None
         if len(self._closed) > CLOSED_REMEMBERED:
             self._closed.popitem(last=False)
-        held = [one.held[rank] for rank in sorted(one.held)]
         closed = ClosedClass(
             expectation=one.expectation,
             expected=one.expected,
             closed_by=closed_by,
-            members=[_unpack(packed) for packed in held],
-            sizes=[len(packed) for packed in held],
+            members=[one.held[rank] for rank in sorted(one.held)],
             offsets=tuple(sorted(one.offsets)),
             partition=one.partition,
         )
         return [
-            Output(key=message_key(key[0], key[1]), message=chunk, event_time_us=one.event_time_us)
-            for chunk in chunk_messages(closed, self._settings.max_chunk_bytes)
+            Output(message_key(key[0], key[1]), chunk, one.event_time_us, encoded)
+            for chunk, encoded in chunk_messages(closed, self._settings.max_chunk_bytes)
         ]

@@ -153,16 +153,18 @@ def _add_steps(into: StepColumns, row: int, summary: Summary) -> None:
 
 
 def _add_executions(into: ExecutionColumns, row: int, slot_number: int, slot: Slot) -> None:
-    n = min(len(slot.step), len(slot.start_us), len(slot.duration_us))
-    numbered = len(slot.seq) >= n
-    exposed = slot.exposed_us if len(slot.exposed_us) >= n else slot.duration_us
+    steps, starts, durations, numbers, exposed = slot.step, slot.start_us, slot.duration_us, slot.seq, slot.exposed_us
+    n = len(steps)
+    if not n == len(starts) == len(durations) or len(numbers) > n or len(exposed) > n:
+        n = min(n, len(starts), len(durations))
+        steps, starts, durations, numbers, exposed = steps[:n], starts[:n], durations[:n], numbers[:n], exposed[:n]
     into.row.extend([row] * n)
     into.slot.extend([slot_number] * n)
-    into.step.extend(slot.step[:n])
-    into.start_us.extend(slot.start_us[:n])
-    into.duration_us.extend(slot.duration_us[:n])
-    into.exposed_us.extend(exposed[:n])
-    into.occurrence.extend(slot.seq[:n] if numbered else _occurrences(slot.step[:n]))
+    into.step.extend(steps)
+    into.start_us.extend(starts)
+    into.duration_us.extend(durations)
+    into.exposed_us.extend(exposed if len(exposed) == n else durations)
+    into.occurrence.extend(numbers if len(numbers) == n else _occurrences(steps))
 
 
 def _occurrences(steps: list[int]) -> list[int]:

@@ -149,7 +149,7 @@ class Outbox:
         )
 
     def _letter(self, output: Output, partition: int | None) -> Letter:
-        value = encode(output.message)
+        value = output.encoded or encode(output.message)
         time_ms = output.event_time_us // 1_000 or None
         kind = output.message.__struct_config__.tag
         digest = hashlib.blake2b(value, digest_size=8).hexdigest()

@@ -26,6 +26,7 @@ from eroica.localizer.waiting import measure, partial
 from eroica.localizer.walk import Blame, walk
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import NOT_ENOUGH
+from eroica.schemas.wording import say_share
 
 LESSER_SHARE = 0.15
 """A cause that gives back less than this share of what the first does is left out."""
@@ -63,7 +64,9 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     waiting_us = float(np.median(measures.own.wait_us))
     if not found and frame.missing.size and measures.share(waiting_us) >= UNSEEN_WAIT:
         common = [f for f in common if f.functions[0] not in HARMLESS]
-        notes.append(f"the ranks seen wait {measures.share(waiting_us):.0%} of the step, maybe for the ranks that are missing")
+        notes.append(
+            f"the ranks seen wait {say_share(measures.share(waiting_us))} of the step, maybe for the ranks that are missing"
+        )
     if found:
         # What all ranks lose alike since the healthy profile may be more than what one of them loses.
         found += [f for f in find_whole(measures) if f.cls == "whole_job" and f.gain_us >= sum(g.gain_us for g in found)]
@@ -142,7 +145,7 @@ def _partial(partial: int) -> list[str]:
 def _before(blame: Blame) -> list[str]:
     total = blame.total_us
     if total > 0 and blame.before_window_us > 0.2 * total:
-        return [f"{blame.before_window_us / total:.0%} of the waiting goes back to before the window opened"]
+        return [f"{say_share(blame.before_window_us / total)} of the waiting goes back to before the window opened"]
     return []
 
 
@@ -174,7 +177,7 @@ def _seen(measures: Measures, blame: Blame) -> list[str]:
         grown = grown_functions(frame, row, peers, FUNCTION_SHARE * float(own.excess_us[row]), most=1)
         where = f", most in {grown[0].label}" if grown else ""
         notes.append(
-            f"{NOT_ENOUGH}: rank {int(frame.ranks[row])} causes {share[row]:.0%} of the waiting, own time "
+            f"{NOT_ENOUGH}: rank {int(frame.ranks[row])} causes {say_share(float(share[row]))} of the waiting, own time "
             f"{ms(float(np.median(own.own_us[row])))} ms against {ms(float(np.median(own.usual_us[row])))} ms{where}"
         )
     return notes

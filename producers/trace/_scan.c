@@ -736,7 +736,60 @@ done:
     return result;
 }
 
+/* ---- intervals ------------------------------------------------------------------------------------------------------------ */
+
+static inline double number_at(const char *column, Py_ssize_t i) {
+    double value;
+    memcpy(&value, column + 8 * i, 8);
+    return value;
+}
+
+PyDoc_STRVAR(covered_doc,
+"covered(start, end, before, t)\n--\n\n"
+"What intervals.py computes of disjoint intervals, ascending, with the measure *before* each, and times *t* of any order, all float64\n"
+"as bytes: the measure below each time; float64 as bytes.");
+
+static PyObject *scan_covered(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *given[4];
+    char *column[4];
+    Py_ssize_t size[4];
+    if (!PyArg_ParseTuple(args, "OOOO:covered", &given[0], &given[1], &given[2], &given[3])) return NULL;
+    for (int i = 0; i < 4; i++)
+        if (PyBytes_AsStringAndSize(given[i], &column[i], &size[i]) < 0) return NULL;
+    if (size[0] != size[1] || size[0] > size[2] || size[0] % 8 || size[3] % 8) {
+        PyErr_SetString(PyExc_ValueError, "intervals must have as many starts, ends and measures");
+        return NULL;
+    }
+    PyObject *result = PyBytes_FromStringAndSize(NULL, size[3]);
+    if (!result) return NULL;
+    char *out = PyBytes_AsString(result);
+    Py_ssize_t count = size[0] / 8, times = size[3] / 8, k = 0; /* k: how many begin at the time or before */
+    double last = 0;
+    for (Py_ssize_t i = 0; i < times; i++) {
+        double t = number_at(column[3], i), value = 0;
+        if (i && t >= last) {
+            while (k < count && number_at(column[0], k) <= t) k++;
+        } else {
+            Py_ssize_t low = 0, high = count;
+            while (low < high) {
+                Py_ssize_t middle = low + (high - low) / 2;
+                if (number_at(column[0], middle) <= t) low = middle + 1;
+                else high = middle;
+            }
+            k = low;
+        }
+        last = t;
+        if (k) {
+            double until = number_at(column[1], k - 1);
+            value = number_at(column[2], k - 1) + ((t < until ? t : until) - number_at(column[0], k - 1));
+        }
+        memcpy(out + 8 * i, &value, 8);
+    }
+    return result;
+}
+
 static PyMethodDef scan_methods[] = {
+    {"covered", scan_covered, METH_VARARGS, covered_doc},
     {"nest", scan_nest, METH_VARARGS, nest_doc},
     {NULL, NULL, 0, NULL},
 };

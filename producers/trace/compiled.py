@@ -32,7 +32,15 @@ def _nest(start: npt.NDArray[np.float64], ends: npt.NDArray[np.float64], deepest
     return tuple(np.frombuffer(column, np.int64) for column in found)
 
 
+def _covered(
+    start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], before: npt.NDArray[np.float64], t: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    return np.frombuffer(_scan.covered(start.tobytes(), end.tobytes(), before.tobytes(), t.tobytes()), np.float64)
+
+
 # A binary built before the function was added is no reason to fail.
+covered_compiled = _covered if hasattr(_scan, "covered") else None
+"""The compiled form of :func:`eroica.producers.trace.intervals.covered`, if it is there."""
 nest_compiled = _nest if hasattr(_scan, "nest") else None
 """The compiled form of :func:`eroica.producers.trace.nesting.nest`, if it is there."""
 

@@ -27,9 +27,9 @@ def fit(summary: Summary, settings: SummarySettings) -> Summary:
 
     :raises MessageTooLarge: not even the bare summary fits (a hostile name or list).
     """
-    for cut in (_small_sketches, _small_functions):
+    for first in (_small_sketches, _small_functions):
         if wire_bytes(summary) > settings.wire_bytes:
-            summary = cut(summary) or summary
+            summary = first(summary) or summary
     rounds = 0
     while json_bytes(summary) > settings.max_bytes:
         cut = next((c for c in _CUTS if (smaller := c(summary)) is not None), None)

@@ -118,9 +118,9 @@ def _series(db: NsysDatabase, gpu: int, metrics: list[tuple[int, int]]) -> tuple
     if not at:
         return np.empty(0), np.empty(0), False
     times, place = np.unique(np.frombuffer(at, np.int64), return_inverse=True)
-    sums = np.bincount(place, np.frombuffer(value, np.float64), times.size)
+    sums: Floats = np.asarray(np.bincount(place, np.frombuffer(value, np.float64), times.size), np.float64)
     if len(metrics) == 1:
-        sums /= np.bincount(place)  # a moment twice is one
+        sums = sums / np.bincount(place)  # a moment twice is one
     return times / 1e3, sums, len(at) >= MAX_SAMPLES
 
 

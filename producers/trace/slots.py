@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 from eroica.producers.trace.collectives import POINT_TO_POINT, Communication, Operation
 from eroica.producers.trace.steps import Steps
@@ -53,8 +54,8 @@ def _numbered(operations: list[Operation], pair: bool) -> dict[str, list[tuple[i
 def _placed(operations: list[Operation]) -> list[tuple[int, Operation]]:
     """Number a communicator's operations within their steps.
 
-    Steps of the usual length count from their start; the first step, if it lost its beginning to the window's edge, counts
-    so that its end matches the others' end.
+    Steps of the usual length count from their start. One that lost operations counts by sequence numbers where the trace has
+    them; else the first step, which lost its beginning to the window's edge, counts so that its end matches the others' end.
     """
     per_step: dict[int, list[Operation]] = defaultdict(list)
     for operation in operations:
@@ -64,9 +65,31 @@ def _placed(operations: list[Operation]) -> list[tuple[int, Operation]]:
     first = min(per_step)
     placed: list[tuple[int, Operation]] = []
     for step, members in per_step.items():
+        if len(members) < usual and (places := _by_sequence(per_step, usual, step)):
+            placed.extend(zip(places, members, strict=True))
+            continue
         missing = usual - len(members) if step == first and len(per_step) > 1 and len(members) < usual else 0
         placed.extend((missing + i, operation) for i, operation in enumerate(members))
     return placed
+
+
+def _by_sequence(per_step: dict[int, list[Operation]], usual: int, step: int) -> list[int]:
+    """Places of a short step's operations by their distance from whole steps' numbers; empty where that is not sure: numbers are
+    missing, or whole steps do not follow each other at one distance and alike.
+    """
+    whole = [s for s in sorted(per_step) if len(per_step[s]) == usual]
+    if len(whole) < 2 or any(o.seq < 0 for s in (*whole, step) for o in per_step[s]):
+        return []
+    begun = {s: per_step[s][0].seq for s in whole}
+    shapes = {tuple(o.seq - begun[s] for o in per_step[s]) for s in whole}
+    far = {divmod(begun[b] - begun[a], b - a) for a, b in pairwise(whole)}
+    stride, uneven = far.pop()
+    if far or uneven or len(shapes) > 1 or stride <= 0:
+        return []
+    place = {number: i for i, number in enumerate(shapes.pop())}
+    expected = begun[whole[0]] + stride * (step - whole[0])
+    places = [place.get(o.seq - expected, -1) for o in per_step[step]]
+    return places if min(places) >= 0 and len(set(places)) == len(places) else []
 
 
 def _slots(numbered: dict[str, list[tuple[int, Operation]]], steps: Steps, max_values: int) -> list[Slot]:

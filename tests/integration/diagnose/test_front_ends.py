@@ -8,13 +8,16 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from eroica.offline.diagnose import Told, diagnose
 from eroica.offline.layout import parse_layout
+from eroica.offline.summarize import render_summary, summarize_file
 from eroica.producers.trace.listing import RankRule
 from eroica.schemas.errors import InvalidInput, TopologyError, UsageError
 from eroica.schemas.settings import load_settings
@@ -171,3 +174,15 @@ def test_a_trace_without_a_rank_is_left_out_and_named(tmp_path: Path) -> None:
     assert (done.returncode, "--rank FILE=N" in done.stderr) == (3, True)
     done = cli("summarize", str(alone / "nameless.json"))
     assert (done.returncode, "--rank N" in done.stderr) == (3, True)
+
+
+def test_a_person_reads_bandwidths_by_kind_and_size() -> None:
+    (summary,) = summarize_file(DATA / "traces" / "single" / "nccl_data.json.gz", 0)
+    console = Console(width=140, file=StringIO())
+    console.print(render_summary(summary))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    table = shown.partition("collectives by kind and size")[2].partition("\npauses")[0]
+    rows = [line.split() for line in table.splitlines() if "all_reduce" in line]
+    assert [row[2:5] for row in rows] == [["32", "MiB", "Float"], ["8", "MiB", "Float"], ["16", "MiB", "Float"]]
+    # 2,049,000 floats are the longest, 8.2 MB: of two members each byte goes over the bus once.
+    assert all(0 < float(row[-3]) == float(row[-2]) <= float(row[-1]) for row in rows)

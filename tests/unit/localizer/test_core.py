@@ -112,6 +112,18 @@ def test_a_class_that_never_comes_is_given_up_once_the_partition_is_hours_furthe
     assert core.low_water(3) == 10
 
 
+def test_a_request_of_another_job_whose_clock_is_far_ahead_gives_nobody_up() -> None:
+    core = LocalizerCore(SETTINGS)
+    assert core.feed(CHUNKS[0], InputRef("groups", 3, 7)) == []
+    [stranger] = Scene(16, steady(50_000.0, {}), request="far", issued_at_us=2**50).chunks()
+    stranger = msgspec.structs.replace(stranger, request=msgspec.structs.replace(stranger.request, job="other"), job="other")
+    outputs = core.feed(stranger, InputRef("groups", 3, 8))
+    assert [o.message.request.id for o in outputs if isinstance(o.message, Verdict)] == ["far"]
+    assert core.low_water(3) == 7
+    verdict = decode_as(Verdict, run(CHUNKS[1:], core)[0])
+    assert (verdict.request.id, verdict.coverage.missing) == ("req-1", "")
+
+
 def test_a_partition_that_goes_away_takes_its_open_requests_with_it() -> None:
     core = LocalizerCore(SETTINGS)
     core.feed(CHUNKS[0], InputRef("groups", 3, 7))

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eroica.producers.trace import SummarySettings, identity_from_trace, nesting, reader, summarise_trace
+from eroica.producers.trace import SummarySettings, identity_from_trace, intervals, nesting, reader, summarise_trace
 from eroica.producers.trace.columns import ColumnBuilder, Trace
-from eroica.producers.trace.compiled import COMPILED, _scan, nest_compiled
+from eroica.producers.trace.compiled import COMPILED, _scan, covered_compiled, nest_compiled
+from eroica.producers.trace.intervals import covered, union
 from eroica.producers.trace.nesting import nest
 from eroica.producers.trace.reader import read_trace
 from eroica.schemas.errors import EroicaError
@@ -205,7 +206,7 @@ def test_many_names_and_threads_are_numbered_alike(tmp_path: Path) -> None:
     assert [trace.names[n] for n in trace.name.tolist()] == names
 
 
-BUILT = pytest.mark.skipif(nest_compiled is None, reason="the compiled part is older than this function: install again")
+BUILT = pytest.mark.skipif(covered_compiled is None, reason="the compiled part is older than this function: install again")
 
 
 @BUILT
@@ -231,6 +232,7 @@ def test_summaries_are_alike_without_the_compiled_nesting(place: str, monkeypatc
     who = identity_from_trace(trace, path, job="j", rank=0)
     compiled = summarise_trace(trace, who, SummarySettings())
     monkeypatch.setattr(nesting, "nest_compiled", None)
+    monkeypatch.setattr(intervals, "covered_compiled", None)
     assert summarise_trace(trace, who, SummarySettings()) == compiled
 
 
@@ -239,3 +241,26 @@ def test_summaries_are_alike_without_the_compiled_nesting(place: str, monkeypatc
 def test_nesting_refuses_what_it_cannot_hold(arguments: tuple[bytes, bytes, int]) -> None:
     with pytest.raises(ValueError, match="as many"):
         _scan.nest(*arguments)
+
+
+TIMES = st.one_of(st.integers(-5, 60).map(float), st.floats(-10, 100))
+
+
+@BUILT
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=30), st.lists(TIMES, max_size=60), st.booleans())
+def test_intervals_are_measured_alike(spans: list[tuple[float, float]], times: list[float], ascending: bool) -> None:
+    set_of = union(np.array([a for a, _ in spans]), np.array([b for _, b in spans]))
+    if not set_of.start.size:
+        return
+    t = np.array(sorted(times) if ascending else times, float)
+    before = np.concatenate(([0.0], np.cumsum(set_of.end - set_of.start)))
+    assert covered_compiled is not None
+    ours, theirs = (f(set_of.start, set_of.end, before, t) for f in (covered_compiled, covered))
+    assert ours.tobytes() == theirs.tobytes()
+
+
+@BUILT
+@pytest.mark.parametrize("arguments", [(b"1" * 8, b"", b"1" * 8, b""), (b"1" * 8, b"1" * 8, b"", b""), (b"1",) * 4])
+def test_measuring_refuses_what_does_not_fit(arguments: tuple[bytes, bytes, bytes, bytes]) -> None:
+    with pytest.raises(ValueError, match="as many"):
+        _scan.covered(*arguments)
