@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,15 @@ print(json.dumps({"s": time.process_time() - start}))
 """
 
 
-def measured(python: str, code: str, path: Path, times: int = 1) -> dict[str, Any]:
-    """The fastest of some :func:`once`: what else the machine does only ever adds."""
-    return min((once(python, code, path) for _ in range(times)), key=lambda figures: figures["s"])
+def measured(sides: Sequence[tuple[str, str, str]], path: Path, times: int) -> dict[str, dict[str, Any]]:
+    """For each side (name, interpreter, code) the fastest of some :func:`once`, in turns: what else the machine does only ever
+    adds, and does it to all alike.
+    """
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name, _, _ in sides}
+    for _ in range(times):
+        for name, python, code in sides:
+            found[name].append(once(python, code, path))
+    return {name: min(runs, key=lambda figures: float(figures["s"])) for name, runs in found.items()}
 
 
 def once(python: str, code: str, path: Path) -> dict[str, Any]:
@@ -171,10 +177,11 @@ def main() -> None:
     result: dict[str, Any] = {"compared": [], "goals": GOALS, "cores": os.cpu_count(), "limit_bytes": SummarySettings().max_bytes}
     for place in COMPARED:
         path = (options.traces / place).resolve()
-        row: dict[str, Any] = {"trace": place, "eroica": measured(sys.executable, OURS, path, options.times)}
+        sides = [("eroica", sys.executable, OURS), *([("hta", options.hta, HTA)] if options.hta else [])]
+        row: dict[str, Any] = {"trace": place, **measured(sides, path, options.times)}
         if options.hta:
-            theirs = measured(options.hta, HTA, path, options.times)
-            row |= {"hta": theirs, "times_faster": theirs["s"] / row["eroica"]["s"]}
+            theirs = row["hta"]
+            row["times_faster"] = theirs["s"] / row["eroica"]["s"]
             row["memory_ratio"] = row["eroica"]["peak_mb"] / theirs["peak_mb"]
         result["compared"].append(row)
     if options.tile_mb:
@@ -182,7 +189,7 @@ def main() -> None:
             path = Path(place) / "rank0.json"
             tile(options.traces / TILED, path, options.tile_mb)
             size = path.stat().st_size / 1e6
-            large = measured(sys.executable, OURS, path, min(options.times, 3))
+            large = measured([("eroica", sys.executable, OURS)], path, min(options.times, 3))["eroica"]
             large |= {
                 "mb": size,
                 "mb_per_s": size / large["s"],

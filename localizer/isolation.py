@@ -64,6 +64,9 @@ class Groups:
 
 def _ends(text: str) -> tuple[int, int]:
     """Least and greatest rank of ranges in any order; of what are no ranges, none that leave anything out."""
+    first, _, last = text.partition("-")
+    if first.isdecimal() and last.isdecimal():
+        return int(first), int(last)
     try:
         numbers = [int(number) for number in text.replace("-", ",").split(",")]
     except ValueError:

@@ -8,13 +8,14 @@ costs nobody anything.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
 from eroica.localizer.frame import Floats, Frame, Ints
-from eroica.localizer.robust import MAD_TO_SIGMA, spread_of
+from eroica.localizer.robust import MAD_TO_SIGMA, column_medians, median, row_medians, sorted_columns, spread_of
 
 MIN_PEERS = 3
 """Fewer workers in a role cannot show which of them is the odd one."""
@@ -72,7 +73,7 @@ class Past:
     """What a communicator does (``transfers.kind_keys``) → its usual duration."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OwnTime:
     """Tables over the frame's workers and the steps that all of them profiled; µs."""
 
@@ -98,6 +99,16 @@ class OwnTime:
     comparable: Bools
     """Shape (n,): whether the role is large enough to compare."""
     _mended: dict[bytes, Floats] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def typical_wait_us(self) -> Floats:
+        """Shape (n,): median of ``wait_us`` over the steps; 0 without steps."""
+        return row_medians(self.wait_us) if self.steps.size else np.zeros(self.wait_us.shape[0])
+
+    @cached_property
+    def typical_usual_us(self) -> Floats:
+        """Shape (n,): median of ``usual_us`` over the steps, of which there is at least one."""
+        return row_medians(self.usual_us)
 
     def mended(self, rows: Ints) -> Floats:
         """``parts_us`` with *rows* as fast as usual; not to be written to."""
@@ -127,6 +138,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
     usual = own.copy()
     spread, excess, z, between, few = (np.zeros(n) for _ in range(5))
     comparable = np.zeros(n, dtype=np.bool_)
+    level = np.ones(n)
     limit = np.full(n, max(least_z, chance_limit(n)))
     for role in frame.roles if steps.size else []:
         rows = frame.rows_of(role)
@@ -140,8 +152,10 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         if reference is None:
             reference = _healthy(mine, frame.hosts.code[rows], frame.hosts.names)
         every = bool(reference.all())
-        usual[rows] = np.median(mine if every else mine[reference], axis=0)
-        usual_parts[:, rows] = np.median(its_parts if every else its_parts[:, reference], axis=1)[:, None]
+        usual[rows] = column_medians(mine if every else mine[reference])
+        for part in (0, 1):
+            usual_parts[part, rows] = column_medians(its_parts[part] if every else its_parts[part][reference])
+        level[rows] = median(usual[rows][0])
         if mine.shape[0] < MIN_PEERS and (mine.shape[0] < PAIR or alone):
             continue
         apart = mine - usual[rows]
@@ -151,11 +165,10 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         between[rows] = _lasting_spread(excess[rows][reference])
         few[rows] = int(reference.sum())
     known = comparable & np.isin(frame.ranks, list(past.own_by_rank) if past else [])
-    level = np.median(usual, axis=1) if steps.size else np.ones(n)
     rows = np.flatnonzero(comparable)
     if rows.size:
         # Roles differ in what they do, hardly in how much chance does to it: all of them tell of the spread.
-        pooled = float(np.median(between[rows] / level[rows])) * level[rows] * few_samples(float(limit[0]), rows.size - 1)
+        pooled = median(between[rows] / level[rows]) * level[rows] * few_samples(float(limit[0]), rows.size - 1)
         single = 1.25 * spread[rows] / np.sqrt(steps.size) * few_samples(float(limit[0]), rows.size * (steps.size - 1))
         lasting = np.maximum(pooled, between[rows])
         # Who is held against its own past differs from it by the chance of two profiles, not by what lasts between peers.
@@ -184,7 +197,7 @@ def few_samples(limit: float, freedom: int) -> float:
 
 def _lasting_spread(lasting: Floats) -> float:
     """Spread of what lasts between peers, those far out left aside, so that three culprits do not hide each other."""
-    middle = float(np.median(lasting))
+    middle = median(lasting)
     spread = spread_of(lasting)
     near = lasting[np.abs(lasting - middle) <= CLIPPED * spread]
     return spread_of(near) if near.size else spread
@@ -192,12 +205,12 @@ def _lasting_spread(lasting: Floats) -> float:
 
 def _noise(apart: Floats) -> float:
     """Spread of a single step around each worker's own way, shape (peers, s) → one figure."""
-    return MAD_TO_SIGMA * float(np.median(np.abs(apart - np.median(apart, axis=1)[:, None])))
+    return MAD_TO_SIGMA * median(np.abs(apart - row_medians(apart)[:, None]))
 
 
 def lasting_level(table: Floats) -> Floats:
     """Value that two thirds of the columns of each row reach: what happens in one of two or three steps does not last."""
-    return np.asarray(np.sort(table, axis=1)[:, (table.shape[1] - 1) // 3])
+    return np.asarray(sorted_columns(table)[(table.shape[1] - 1) // 3])
 
 
 def _own_bias(frame: Frame, role: int, past: Past) -> Floats:
@@ -222,8 +235,10 @@ def _as_before(own: Floats, then_us: float, each: Floats | None, spread_us: floa
     :param each: shape (peers,): own times then where they are known one by one; else all are held against their role.
     :param spread_us: of a single step then.
     """
-    level = np.median(own, axis=1)
-    if then_us <= 0 or float(np.median(level)) <= (1 + CHANGED) * then_us:
+    if then_us <= 0:
+        return None
+    level = row_medians(own)
+    if median(level) <= (1 + CHANGED) * then_us:
         return None
     if each is None:
         same, least = np.abs(level - then_us) <= SAME * then_us, 2
@@ -242,7 +257,7 @@ def _the_other(own: Floats, each: Floats) -> Bools | None:
     :param own: shape (2, steps).
     :param each: shape (2,): own times then.
     """
-    growth = np.median(own, axis=1) / each - 1
+    growth = row_medians(own) / each - 1
     out = growth <= growth.min()
     return np.asarray(out) if abs(growth.min()) <= SAME and growth.max() - growth.min() >= CHANGED else None
 
@@ -256,7 +271,7 @@ def _healthy(own: Floats, host: Ints, names: list[str]) -> Bools:
     :param own: shape (peers, steps).
     :param host: of each peer, as an index into *names*.
     """
-    level = np.median(own - np.median(own, axis=0), axis=1)
+    level = row_medians(own - column_medians(own))
     everyone = np.ones(level.size, dtype=np.bool_)
     if level.size < MIN_PEERS + 1:
         return everyone
@@ -269,7 +284,7 @@ def _healthy(own: Floats, host: Ints, names: list[str]) -> Bools:
     lower = order[: at + 1]
     within = max(spread_of(lower), 1e-9)
     gap = float(order[at + 1] - order[at])
-    if gap < GAP_SPREADS * within or gap < GAP_SHARE * float(np.median(own)):
+    if gap < GAP_SPREADS * within or gap < GAP_SHARE * median(own):
         return everyone
     reference = level <= order[at]
     fast, slow = ({names[i] for i in np.unique(host[side]).tolist()} for side in (reference, ~reference))

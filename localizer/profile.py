@@ -10,6 +10,7 @@ import numpy as np
 
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import name_rows
+from eroica.localizer.robust import median
 from eroica.schemas.groups import FunctionName
 from eroica.schemas.verdicts import Evidence
 
@@ -64,7 +65,7 @@ class _Usual:
     def of(self, functions: list[int]) -> float:
         """What *functions* together take on the median peer, µs per step."""
         each = self._table[:, functions[0]] if len(functions) == 1 else self._table[:, functions].sum(axis=1)
-        return float(np.median(each))
+        return median(each)
 
 
 def grown_functions(frame: Frame, row: int, peers: Ints, least_us: float, most: int = 5) -> list[Grown]:

@@ -46,15 +46,19 @@ class StepModel:
     def stage_times(self, own: Floats) -> Floats:
         """Slowest of *own*, shape (n, s), by replica, stage and step: shape (replicas, stages, s); 0 where nobody is known."""
         order, heads, cell = self._by_cell
-        out = np.zeros((int(self.replica.max(initial=0)) + 1, self.stages, own.shape[1]))
+        out = np.zeros((self.stages, int(self.replica.max(initial=0)) + 1, own.shape[1]))
         if heads.size:
-            out.reshape(-1, own.shape[1])[cell] = np.maximum(np.maximum.reduceat(own[order], heads, axis=0), 0.0)
-        return out
+            ordered = own if order is None else own.take(order, axis=0)
+            out.reshape(-1, own.shape[1])[cell] = np.maximum(np.maximum.reduceat(ordered, heads, axis=0), 0.0)
+        return np.asarray(out.transpose(1, 0, 2))
 
     @cached_property
-    def _by_cell(self) -> tuple[Ints, Ints, Ints]:
-        """Workers by replica and stage, where each such cell begins among them, and its number."""
-        cell = self.replica * self.stages + self.stage
+    def _by_cell(self) -> tuple[Ints | None, Ints, Ints]:
+        """Workers by stage and replica (``None``: as they are), where each such cell begins among them, and its number."""
+        cell = self.stage * (int(self.replica.max(initial=0)) + 1) + self.replica
+        if bool((cell[1:] >= cell[:-1]).all()):
+            heads = heads_of(cell)
+            return None, heads, cell[heads]
         order = stable_order(cell)
         heads = heads_of(cell[order])
         return order, heads, cell[order[heads]]

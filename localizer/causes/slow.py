@@ -66,7 +66,7 @@ def _gross(measures: Measures) -> Bools:
     if own.steps.size < 2:
         return out
     apart = (own.own_us - own.usual_us).min(axis=1)
-    usual = np.median(own.usual_us, axis=1)
+    usual = own.typical_usual_us
     far = (own.excess_us >= GROSS * usual) & (apart >= 0.5 * GROSS * usual)
     for role in np.unique(frame.cls[far]).tolist():
         rows = np.flatnonzero(frame.cls == role)
@@ -141,7 +141,7 @@ def _part_z(measures: Measures, least: float) -> Floats:
 def _released(measures: Measures, rows: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Whether each of *rows* waits less than the peers that wait most, as the one does whom they wait for."""
     own, frame = measures.own, measures.frame
-    waits = np.median(own.wait_us, axis=1) if own.wait_us.shape[1] else np.zeros(frame.size)
+    waits = own.typical_wait_us
     longest = np.zeros(len(frame.classes))
     for role in np.unique(frame.cls[rows]).tolist():
         longest[role] = np.quantile(waits[frame.cls == role], 0.75)
@@ -168,7 +168,7 @@ def _finding(measures: Measures, rows: Ints, culprits: Ints, hosts: list[str], g
     excess = float(own.excess_us[lead])
     grown = grown_functions(frame, lead, peers, FUNCTION_SHARE * excess)
     subject, compared = f"rank {int(frame.ranks[lead])}", name_rows(frame, peers)
-    waits = np.median(own.wait_us, axis=1)
+    waits = own.typical_wait_us
     evidence = [
         Evidence(
             kind="step", metric="own time per step", subject=subject, value=ms(float(np.median(own.own_us[lead]))), unit="ms",

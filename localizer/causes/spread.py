@@ -127,7 +127,7 @@ def pause_finding(measures: Measures, what: str, each: float) -> Finding:
 def restless(measures: Measures) -> bool:
     """Whether workers differ from step to step by more than chance does: by more than in the healthy profile, if there is one."""
     own, frame, past = measures.own, measures.frame, measures.past
-    level = np.maximum(np.median(own.usual_us, axis=1), 1e-9)
+    level = np.maximum(own.typical_usual_us, 1e-9)
     spread = float(np.median((own.spread_us / level)[own.comparable])) if own.comparable.any() else 0.0
     # Of three replicas one is always the median of the step and none of the spread.
     apart = own.own_us - own.usual_us

@@ -129,21 +129,22 @@ class Facts:
         """Name → device → positions in ``rows``, finite values, and the unit."""
         table = self.frame.metrics
         place, at = self._entries(table.row)
-        found_: dict[str, dict[str, list[tuple[int, float]]]] = {}
-        units: dict[str, str] = {}
+        finite = np.isfinite(table.mean[at])
+        place, code, value = place[finite], table.name[at][finite], table.mean[at][finite]
         split = [split_metric(full) for full in table.names]
-        for i, code, value in zip(place.tolist(), table.name[at].tolist(), table.mean[at].tolist(), strict=True):
-            device, name, unit = split[code]
-            if np.isfinite(value):
-                found_.setdefault(name, {}).setdefault(device, []).append((i, value))
-                units.setdefault(name, unit)
-        return {
-            name: {
-                device: (np.array([i for i, _ in told]), np.array([value for _, value in told]), units[name] or "1")
-                for device, told in sorted(by_device.items())
-            }
-            for name, by_device in sorted(found_.items())
-        }
+        codes: dict[str, dict[str, list[int]]] = {}
+        for number in np.flatnonzero(np.bincount(code, minlength=len(split))).tolist():
+            device, name, _ = split[number]
+            codes.setdefault(name, {}).setdefault(device, []).append(number)
+        out: dict[str, dict[str, tuple[Ints, Floats, str]]] = {}
+        for name, by_device in sorted(codes.items()):
+            all_of_name = np.isin(code, [number for numbers in by_device.values() for number in numbers])
+            unit = split[int(code[int(all_of_name.argmax())])][2] or "1"
+            out[name] = {}
+            for device, numbers in sorted(by_device.items()):
+                mine = np.flatnonzero(np.isin(code, numbers))
+                out[name][device] = place[mine], value[mine], unit
+        return out
 
     def _function(self, condition: Condition) -> Floats:
         chosen = np.array([_is(condition, f.name, f.stack, f.category, f.resource) for f in self.frame.functions], dtype=np.bool_)

@@ -21,6 +21,7 @@ from eroica.localizer.frame import Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement
 from eroica.localizer.own import MIN_PEERS, Past
 from eroica.localizer.profile import grown_functions
+from eroica.localizer.robust import row_medians
 from eroica.localizer.rules.functions import judge_functions
 from eroica.localizer.waiting import measure, partial
 from eroica.localizer.walk import Blame, walk
@@ -134,7 +135,7 @@ def _confidence(measures: Measures, finding: Finding, explains: float, slow: Int
 
 def _one_clockwork(measures: Measures) -> float:
     """1 if all ranks' steps are equally long, as those of one job are; less where they are not."""
-    each = np.median(measures.own.step_us, axis=1)
+    each = row_medians(measures.own.step_us)
     return 1.0 if float(each.max()) <= UNEQUAL_STEPS * float(each.min()) else 0.6
 
 

@@ -7,6 +7,8 @@
    Safety: input is a bytes object, which ends in a NUL that is no part of it. No rule accepts a NUL, so a loop that reads byte by
    byte stops there at the latest; only the 16-byte loop of text_end compares with the end. Nesting costs a bit, no stack.
 
+   Beside it two computations on columns that numpy has only slow forms of: nest() for call trees, covered() for sets of intervals.
+
    Memory: rows of the present run, which are handed over at its end, and a cache from a text as written to its number, bounded in
    entries, bytes and probes; what does not fit is asked again each time. */
 
