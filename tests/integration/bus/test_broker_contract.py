@@ -34,7 +34,9 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def settings(broker: EmbeddedBroker | KafkaCluster, prefix: str) -> KafkaSettings:
-    made = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
+    # The embedded broker spends half of the session's timeout on each join.
+    extra = {"session.timeout.ms": "3000"} if isinstance(broker, EmbeddedBroker) else {}
+    made = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix, extra=extra)
     ensure_topics(made)
     return made
 
