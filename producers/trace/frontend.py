@@ -59,6 +59,7 @@ def open_workers(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[Op
             told = TraceIdentity(host=told.host, device=told.device)
         hardware = worker.hardware
         extras = Extras(
+            levels=hardware.levels(),
             metrics=hardware.metrics,
             samples=hardware.since(trace.origin_us - report.utc_ns / 1e3),
             notes=(*hardware.notes, *_lacking(report)),

@@ -15,6 +15,8 @@ import numpy as np
 from eroica.producers.trace.columns import Floats
 from eroica.producers.trace.nsys_db import NsysDatabase
 from eroica.producers.trace.pattern import Samples
+from eroica.producers.trace.samples import MAX_SAMPLES as MAX_LEVELS
+from eroica.producers.trace.samples import SampleSeries
 from eroica.schemas.summaries import Metric
 
 METRICS, NAMES, DEVICES, GPUS = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_GPU"
@@ -47,6 +49,17 @@ class Hardware:
     def since(self, origin_us: float) -> tuple[Samples, ...]:
         """The samples on a trace's own time, which begins *origin_us* after the session."""
         return tuple(Samples(s.resource, s.ts_us - origin_us, s.value) for s in self.samples)
+
+    def levels(self) -> tuple[SampleSeries, ...]:
+        """The clock over all of the window, for kernels too short to hold samples: else a kernel about as long as two samples are
+        apart would be measured by one thing on one rank and by another on the next.
+        """
+        clocks = [s for s in self.samples if s.resource == _CLOCK]
+        thin = [slice(None, None, -(-s.value.size // MAX_LEVELS)) for s in clocks]
+        return tuple(
+            SampleSeries(_CLOCK, s.ts_us[cut].astype(np.int64).tolist(), s.value[cut].tolist())
+            for s, cut in zip(clocks, thin, strict=True)
+        )
 
 
 NOTHING = Hardware()

@@ -31,8 +31,9 @@ NAMES = {
 CLOCK_HZ = 1_980_000_000
 
 
-def export(path: Path, readings: Callable[[int, int], dict[int, float]], *, mapped: bool = False, clock: bool = True) -> Path:
-    """The kit's export with counters every 0.1 ms of 50 ms.
+def export(path: Path, readings: Callable[[int, int], dict[int, float]], *, mapped: bool = False, clock: bool = True,
+           every: int = MS // 10) -> Path:  # fmt: skip
+    """The kit's export with counters every 0.1 ms (*every*, ns) of 50 ms.
 
     :param readings: by GPU and time (ns): metric → value.
     :param mapped: the processes call their GPU 0 and 1, which are the GPUs 1 and 0.
@@ -47,7 +48,7 @@ def export(path: Path, readings: Callable[[int, int], dict[int, float]], *, mapp
         kind = 0x0100_0000_0000_0500 | gpu
         for number, name in NAMES.items():
             db.execute("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (?, 1, 'GH100', ?, ?)", (kind, number, name))
-        for at in range(0, 50 * MS, MS // 10):
+        for at in range(0, 50 * MS, every):
             rows = [(at, at, kind, number, value) for number, value in readings(gpu, at).items()]
             db.executemany("INSERT INTO GPU_METRICS VALUES (?, ?, ?, ?, ?)", rows)
     db.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT" + (", clockRate INTEGER)" if clock else ")"))
@@ -97,6 +98,13 @@ def test_samples_lie_within_their_executions(tmp_path: Path) -> None:
     first, _ = summarize_file(export(tmp_path / "r.sqlite", late))
     assert function(first, "SendRecv").mu == pytest.approx(0.9)
     assert function(first, "gemm").resource == "critical_share"  # no clock among the counters
+
+
+def test_kernels_too_short_for_samples_have_the_clock_of_the_window(tmp_path: Path) -> None:
+    _, second = summarize_file(export(tmp_path / "r.sqlite", throttled, every=3 * MS))
+    gemm = function(second, "gemm")  # of 1 ms
+    assert (gemm.resource, gemm.mu) == ("sm_clock", pytest.approx(0.5))
+    assert any("over all of the window (17 samples)" in note for note in second.notes)
 
 
 def test_the_processs_own_number_of_a_gpu_is_looked_up(tmp_path: Path) -> None:
