@@ -159,12 +159,14 @@ class Localizer:
             self._committed |= {(o.topic, o.partition): o.offset for o in offsets}
 
     def _offsets(self, batch: list[Incoming]) -> list[TopicPartition]:
-        """Past what was read, but never past a chunk that an open request needs."""
+        """Past what was read, but never past a chunk that an open request needs. Where reading began the group stands already."""
+        for message in batch:
+            self._committed.setdefault((message.topic, message.partition), message.offset)
         moved = []
         for position in next_offsets(batch):
             low = self._core.low_water(position.partition)
             offset = position.offset if low is None else min(low, position.offset)
-            if offset > self._committed.get((position.topic, position.partition), -1):
+            if offset > self._committed[position.topic, position.partition]:
                 moved.append(TopicPartition(position.topic, position.partition, offset))
         return moved
 
