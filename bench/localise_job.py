@@ -51,8 +51,8 @@ _NAMES += [FunctionName(name=f"load_{i}", category="python", stack=f"train.py(9)
 _NAMES += [FunctionName(name=f"nccl_{i}", category="collective", resource="nic") for i in range(3)]
 
 
-def job(workers: int, seed: int = 1) -> list[PackedChunk]:
-    """All parts of the request of a job of *workers*, a multiple of 40, ascending class and rank."""
+def job(workers: int, seed: int = 1, slow: float = SLOW) -> list[PackedChunk]:
+    """All parts of the request of a job of *workers*, a multiple of 40, by class and rank; one takes *slow* times as long."""
     if workers % (STAGES * TENSOR) or workers < 2 * STAGES * TENSOR:
         raise SystemExit(
             f"{workers} workers do not make {STAGES} stages of groups of {TENSOR}: take a multiple of 40, at least 80"
@@ -69,26 +69,26 @@ def job(workers: int, seed: int = 1) -> list[PackedChunk]:
         job="bench", run_id="bench", request=request, cls="", classes=names, chunk=0, chunks=-(-each // CHUNK),
         closed_by="complete", expected="", received="",
     )  # fmt: skip
-    stages = [_steps(rng, each, workers // 3 - s * each) for s in range(STAGES)]
+    stages = [_steps(rng, each, workers // 3 - s * each, slow) for s in range(STAGES)]
     ends = np.max([step_end for *_, step_end in stages], axis=0)
     return [part for s, (start, took, own, _) in enumerate(stages) for part in _stage(rng, blank, s, start, took, own, ends)]
 
 
-def _steps(rng: np.random.Generator, each: int, slow: int) -> tuple[Floats, Floats, Floats, Floats]:
+def _steps(rng: np.random.Generator, each: int, at: int, slow: float) -> tuple[Floats, Floats, Floats, Floats]:
     """Start within the step and duration of the collectives, shape (workers, steps, 4), own times and the steps' lengths."""
     start, took = np.empty((each, STEPS, 4)), np.empty((each, STEPS, 4))
     lengths, owns = np.empty(STEPS), np.empty((each, STEPS))
     for step in range(STEPS):
         now, owns[:, step] = np.zeros(each), 0.0
-        for at, (segment, transfer) in enumerate(zip(SEGMENTS_US, TRANSFERS_US, strict=True)):
+        for place, (segment, transfer) in enumerate(zip(SEGMENTS_US, TRANSFERS_US, strict=True)):
             own = segment * (1 + NOISE * rng.standard_normal(each))
-            if 0 <= slow < each:
-                own[slow] *= SLOW
+            if 0 <= at < each:
+                own[at] *= slow
             owns[:, step] += own
             arrive = (now + own).reshape(-1, TENSOR)
-            last = arrive.max(axis=1, keepdims=True) if at < 2 else arrive.max(axis=0, keepdims=True)
+            last = arrive.max(axis=1, keepdims=True) if place < 2 else arrive.max(axis=0, keepdims=True)
             end = (np.broadcast_to(last, arrive.shape) + transfer * (1 + 0.02 * rng.random())).reshape(-1)
-            start[:, step, at], took[:, step, at] = now + own, end - now - own
+            start[:, step, place], took[:, step, place] = now + own, end - now - own
             now = end
         lengths[step] = now.max()
     return start.round(1), took.round(1), owns.round(1), lengths

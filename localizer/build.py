@@ -70,7 +70,7 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk]) -> Frame:
         step_row=columns.step_row,
         step=columns.step,
         step_us=columns.step_us,
-        step_start_us=columns.step_start_us,
+        step_starts_us=columns.step_starts_us,
         phases_us=columns.phases_us,
         collectives=columns.collectives,
         pauses=columns.pauses,

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from eroica.localizer.blocks import Block
 from eroica.localizer.numbering import heads_of, numbered, stable_order
 from eroica.localizer.packed import PackedChunk
 from eroica.localizer.slots import Slots, number_slots
@@ -22,41 +24,6 @@ AT_ONCE = 131_072
 """Entries."""
 SPARSE = 2
 """A table of all collectives that may have been is worth its memory up to so many an entry."""
-
-
-class Block:
-    """The entries of some chunks, without those of workers that are left out; in each chunk by worker, step and start."""
-
-    def __init__(self, parts: Sequence[PackedChunk], rows: Sequence[Ints], slot_of: Sequence[Ints]) -> None:
-        self._parts, self._slot_of = parts, slot_of
-        row = np.concatenate(
-            [mine[p.executions.row] if mine.size else p.executions.row for mine, p in zip(rows, parts, strict=True)]
-        )
-        self._keep = None if row.min(initial=0) >= 0 else row >= 0
-        self.row: Ints = row if self._keep is None else row[self._keep]
-
-    def ints(self, name: str) -> Ints:
-        """A column of ``PackedExecutions``."""
-        column: Ints = np.concatenate([getattr(p.executions, name) for p in self._parts])
-        return column if self._keep is None else column[self._keep]
-
-    def floats(self, name: str) -> Floats:
-        """A column of ``PackedExecutions``, µs."""
-        column: Floats = np.concatenate([getattr(p.executions, name) for p in self._parts])
-        return column if self._keep is None else column[self._keep]
-
-    @cached_property
-    def step(self) -> Ints:
-        """Step of each entry."""
-        return self.ints("step")
-
-    @cached_property
-    def told_slot(self) -> Ints:
-        """Slot as the workers tell it: a send and its receive differ."""
-        column: Ints = np.concatenate(
-            [of[p.executions.slot] if of.size else p.executions.slot for of, p in zip(self._slot_of, self._parts, strict=True)]
-        )
-        return column if self._keep is None else column[self._keep]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,19 +225,23 @@ class Collectives:
     @cached_property
     def executions(self) -> Executions:
         """All entries as one table, in the order of worker, step and start."""
-        slots, blocks = self.slots, list(self.blocks())
-        columns = [
-            (b.row, b.step, b.floats("start_us"), b.told_slot, self.slot(b), b.ints("occurrence"), b.floats("duration_us"),
-             b.floats("exposed_us")) for b in blocks
-        ]  # fmt: skip
-        if not columns:
+        slots, size = self.slots, self.size
+        if not size:
             none, nothing = np.empty(0, np.int64), np.empty(0)
             return Executions(none, none, none, none, none, none, nothing, nothing, nothing)
-        joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
-        order = _in_order(*joined[:4])
-        if order is not None:
-            joined = [column[order] for column in joined]
-        row, step, start, _, slot, occurrence, duration, exposed = joined
+        whole: list[npt.NDArray[Any]] = [np.empty(size, kind) for kind in (np.int64,) * 5 + (np.float64,) * 3]
+        low = 0
+        for block in self.blocks():
+            high = low + block.row.size
+            columns = (
+                block.row, block.step, block.told_slot, self.slot(block), block.ints("occurrence"), block.floats("start_us"),
+                block.floats("duration_us"), block.floats("exposed_us"),
+            )  # fmt: skip
+            for column, part in zip(whole, columns, strict=True):
+                column[low:high] = part
+            low = high
+        order = _in_order(whole[0], whole[1], whole[5], whole[2])
+        row, step, _, slot, occurrence, start, duration, exposed = whole if order is None else [column[order] for column in whole]
         return Executions(
             row=row,
             step=step,

@@ -47,7 +47,7 @@ class Stacked:
         self.step_row: Ints = steps.row
         self.step: Ints = steps.join((p.step for p in parts), np.int64)
         self.step_us: Floats = steps.join(p.step_us for p in parts)
-        self.step_start_us: Floats = steps.join(p.step_start_us for p in parts)
+        self.step_starts_us = Columns(["start"], lambda _: steps.join(p.step_start_us for p in parts))
         phases = sorted({name for p in parts for name in p.phases_us})
         self.phases_us = Columns(
             phases, lambda name: steps.join(p.phases_us[name] if name in p.phases_us else np.zeros(p.step.size) for p in parts)

@@ -53,8 +53,7 @@ class Frame:
     step_row: Ints
     step: Ints
     step_us: Floats
-    step_start_us: Floats
-    """Offset of the step in its worker's window, by the worker's own clock."""
+    step_starts_us: Columns
     phases_us: Columns
     """Phase → its time in each entry of ``step``; those of an entry add up to its duration where a worker tells any."""
     collectives: Collectives
@@ -77,6 +76,11 @@ class Frame:
         """Classes that have workers, ascending."""
         found: list[int] = np.flatnonzero(np.bincount(self.cls)).tolist()
         return found
+
+    @property
+    def step_start_us(self) -> Floats:
+        """Offset of each entry of ``step`` in its worker's window, by the worker's own clock."""
+        return self.step_starts_us["start"]
 
     @property
     def pattern_row(self) -> Ints:

@@ -83,8 +83,9 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     waited = own.wait_us.mean(axis=1) / max(measures.step_us, 1e-9)
     waits = (waited >= settings.min_wait_share) & ~np.isin(np.arange(frame.size), accused)
     waiters = np.flatnonzero(waits) if findings else np.empty(0, np.int64)
-    if not any(f.confidence >= settings.accuse_confidence for f in findings):
-        # Nobody is accused: then, and only then, people ask whom all waited for. The walk is half of the work.
+    lost = measures.share(measures.lost_own_us) >= settings.min_effect or not own.comparable.all()
+    if lost and not any(f.confidence >= settings.accuse_confidence for f in findings):
+        # Time is lost and nobody is accused: then, and only then, people ask whom all waited for. The walk is most of the work.
         blame = walk(frame, measure(frame))
         notes = [*notes[:incomplete], *_before(blame), *notes[incomplete:], *([] if findings else _seen(measures, blame))]
     recovered = sum(f.gain_us for f in findings) or measures.lost_own_us
