@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
+from eroica.localizer.causes.places import RowsOfHosts
 from eroica.localizer.frame import Floats, Frame, Ints
-from eroica.localizer.numbering import stable_order
 from eroica.localizer.own import OwnTime, Past, measure_own
 from eroica.localizer.stepmodel import StepModel, step_model
 from eroica.localizer.transfers import Transfers, measure_transfers
@@ -69,13 +69,9 @@ class Measures:
         return time_us / self.step_us if self.step_us > 0 else 0.0
 
     @cached_property
-    def rows_of_hosts(self) -> dict[str, list[int]]:
+    def rows_of_hosts(self) -> RowsOfHosts:
         """Host → its rows, ascending; hosts by their first row."""
-        host_of, names = self.frame.host_of
-        order = stable_order(host_of)
-        ends = np.cumsum(np.bincount(host_of, minlength=len(names))).tolist()
-        rows = order.tolist()
-        return {name: rows[start:end] for name, start, end in zip(names, [0, *ends], ends, strict=False)}
+        return RowsOfHosts(*self.frame.host_of)
 
     def peers(self, row: int, without: Ints) -> Ints:
         """Rows of the same role as *row*, less *without*."""

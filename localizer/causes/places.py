@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
 import numpy as np
 
 from eroica.localizer.frame import Ints
+from eroica.localizer.numbering import stable_order
 
 MAX_SINGLE = 8
 """More single workers are one cause together."""
 
 
-def places(rows: Ints, by_host: dict[str, list[int]]) -> list[tuple[Ints, list[str]]]:
+class RowsOfHosts(Mapping[str, list[int]]):
+    """Host → its rows, ascending; hosts by their first row."""
+
+    def __init__(self, host_of: Ints, names: list[str]) -> None:
+        """From each row's host as an index into *names*."""
+        self._host_of, self._names = host_of, names
+        self._order = stable_order(host_of)
+        self._ends = np.concatenate(([0], np.cumsum(np.bincount(host_of, minlength=len(names)))))
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self._names)}
+
+    def __getitem__(self, host: str) -> list[int]:
+        place = self._place[host]
+        rows: list[int] = self._order[self._ends[place] : self._ends[place + 1]].tolist()
+        return rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def holding(self, rows: Ints) -> list[str]:
+        """Hosts of some rows, each once."""
+        return [self._names[place] for place in np.unique(self._host_of[rows]).tolist()]
+
+
+def places(rows: Ints, by_host: RowsOfHosts) -> list[tuple[Ints, list[str]]]:
     """*rows* (ascending) by host where a host's workers are slow together; else alone, or all together if they are many.
 
     With one host only, or one worker a host, a host cannot be told from its worker.
@@ -20,11 +53,8 @@ def places(rows: Ints, by_host: dict[str, list[int]]) -> list[tuple[Ints, list[s
     guilty = set(rows.tolist())
     hosts = sorted(
         host
-        for host, mine in by_host.items()
-        if len(by_host) > 1
-        and len(mine) > 1
-        and not guilty.isdisjoint(mine)
-        and sum(row in guilty for row in mine) > len(mine) / 2
+        for host, mine in ((host, by_host[host]) for host in by_host.holding(rows))
+        if len(by_host) > 1 and len(mine) > 1 and sum(row in guilty for row in mine) > len(mine) / 2
     )
     on_hosts = np.array(sorted(row for host in hosts for row in by_host[host] if row in guilty), dtype=np.int64)
     alone = np.setdiff1d(rows, on_hosts)
