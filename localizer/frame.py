@@ -60,6 +60,8 @@ class Frame:
     pauses: Pauses
     metrics: Readings
     stacks: list[StackRow] = field(default_factory=list)
+    launch_bound: float = 0.0
+    """Share of the kernels, of the median worker, that found the device waiting: near 1 the hosts set the pace."""
 
     @property
     def size(self) -> int:

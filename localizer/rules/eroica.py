@@ -30,6 +30,8 @@ from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import NOT_ENOUGH
 from eroica.schemas.wording import say_share
 
+LAUNCH_BOUND = 0.8
+"""Where so many kernels find the device waiting, a host that waits for others has work of its own to do meanwhile."""
 LEAST_IDEAL = 0.1
 """No step is known to become so much shorter: then what it would be is not said."""
 LESSER_SHARE = 0.15
@@ -97,6 +99,10 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         notes += [] if findings else _seen(measures, blame)
     recovered = sum(f.gain_us for f in findings) or measures.lost_own_us
     ideal = measures.step_us - recovered
+    if findings and frame.launch_bound >= LAUNCH_BOUND:
+        notes.append(
+            "the hosts set the pace and work on while kernels wait: what mending gives back is an upper bound"
+        )
     return Judgement(
         findings=findings,
         waiters=waiters,
