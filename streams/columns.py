@@ -15,14 +15,13 @@ from eroica.schemas.groups import (
     MetricColumns,
     PatternColumns,
     PauseColumns,
-    ReceiveColumns,
-    ReceiveGroup,
     SlotName,
     StackRow,
     StepColumns,
     Worker,
 )
-from eroica.schemas.summaries import MAX_RECEIVE_GROUPS, MAX_SOURCES, Slot, StackEvidence, Summary
+from eroica.schemas.summaries import Slot, StackEvidence, Summary
+from eroica.streams.receive import ReceiveTable
 
 K = TypeVar("K", bound=Hashable)
 
@@ -50,8 +49,7 @@ def summary_columns(frame: GroupChunk, summaries: Sequence[Summary]) -> GroupChu
     communicators: _Index[tuple[str, str, str, str, int]] = _Index()
     slots: _Index[tuple[int, str, int, int, str]] = _Index()
     patterns, steps, executions = PatternColumns(), StepColumns(), ExecutionColumns()
-    receive_groups: _Index[tuple[str, str]] = _Index()
-    pauses, metrics, waits = PauseColumns(), MetricColumns(), ReceiveColumns()
+    pauses, metrics, receive = PauseColumns(), MetricColumns(), ReceiveTable()
     phases = sorted({phase for s in summaries for step in s.steps for phase in step.phases_us})
     steps = msgspec.structs.replace(steps, phases_us={phase: [] for phase in phases})
     for row, summary in enumerate(summaries):
@@ -69,13 +67,7 @@ def summary_columns(frame: GroupChunk, summaries: Sequence[Summary]) -> GroupChu
             pauses.count.append(pause.count)
             pauses.total_us.append(pause.total_us)
             pauses.max_us.append(pause.max_us)
-        for told in summary.receive_waits[:MAX_RECEIVE_GROUPS]:
-            if len(told.total_us) == len(told.max_us) <= MAX_SOURCES:
-                waits.row.append(row)
-                waits.group.append(receive_groups.number((told.group, told.sources)))
-                waits.count.append(told.count)
-                waits.total_us.append(told.total_us)
-                waits.max_us.append(told.max_us)
+        receive.add(row, summary)
         for metric in summary.metrics:
             device = f"{metric.device}:" if metric.device else ""
             metrics.row.append(row)
@@ -93,8 +85,8 @@ def summary_columns(frame: GroupChunk, summaries: Sequence[Summary]) -> GroupChu
         slots=[SlotName(communicator=c, op=o, index=i, bytes=b, dtype=d) for c, o, i, b, d in slots.in_order()],
         executions=executions,
         pauses=pauses,
-        receive_groups=[ReceiveGroup(name=n, sources=s) for n, s in receive_groups.in_order()],
-        receive_waits=waits,
+        receive_groups=receive.groups(),
+        receive_waits=receive.columns,
         metrics=metrics,
     )
 

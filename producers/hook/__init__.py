@@ -57,13 +57,13 @@ def record_receive_waits(
 ) -> None:
     """Say how long this rank has waited for each source of an expert-parallel exchange since the last call.
 
-    For libraries that count it themselves (DeepEP's ``dispatch_wait_recv_cost_stats``); see docs/hook.md. Outside of a profile the
-    call returns at once and looks at nothing. Never raises; what cannot be is dropped and counted among the ``failures``.
+    For libraries that count it themselves (DeepEP's ``dispatch_wait_recv_cost_stats``); see docs/hook.md. Outside of a profile
+    the call returns at once and looks at nothing. Never raises; what cannot be is dropped, with all that follows in the profile.
 
     :param name: of the group, the same on all its ranks; an exchange a name (``"ep dispatch"``, ``"ep combine"``).
     :param ranks: global ranks of the sources, the same at each call.
     :param waits_us: µs by source: a sequence, an array, a tensor (which the device is waited for), or a function that returns
-        them and sets its counters to zero. A function is called only while a profile runs; its first answer in a profile is dropped.
+        them and sets its counters to zero. A function is called only while a profile runs, and its first answer is dropped.
     """
     if _patch is not None and _patch.recorder.profiling.active:
         with _patch.guard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def _one(entry: Any) -> ReceiveWaits | None:
     columns = [entry.get(name) for name in ("total_us", "max_us")]
     if not isinstance(ranks, list) or not 0 < len(ranks) <= MAX_SOURCES or not _all_ints([count], 1, MAX_COUNT):
         return None
-    if not _all_ints(ranks, 0, MAX_RANK) or any(a >= b for a, b in zip(ranks, ranks[1:], strict=False)):
+    if not _all_ints(ranks, 0, MAX_RANK) or any(a >= b for a, b in pairwise(ranks)):
         return None
     if any(not isinstance(column, list) or len(column) != len(ranks) or not _all_times(column) for column in columns):
         return None
