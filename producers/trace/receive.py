@@ -32,14 +32,14 @@ def _one(entry: Any) -> ReceiveWaits | None:
         return None
     ranks, count = entry.get("ranks"), entry.get("count")
     columns = [entry.get(name) for name in ("total_us", "max_us")]
-    if not isinstance(ranks, list) or not 0 < len(ranks) <= MAX_SOURCES or not _all_ints([count], 1, MAX_COUNT):
+    if not isinstance(ranks, list) or not 0 < len(ranks) <= MAX_SOURCES or not isinstance(count, int):
         return None
-    if not _all_ints(ranks, 0, MAX_RANK) or any(a >= b for a, b in pairwise(ranks)):
+    if not _all_ints([count], 1, MAX_COUNT) or not _all_ints(ranks, 0, MAX_RANK) or any(a >= b for a, b in pairwise(ranks)):
         return None
     if any(not isinstance(column, list) or len(column) != len(ranks) or not _all_times(column) for column in columns):
         return None
     total, longest = ([float(us) for us in column] for column in columns if column is not None)
-    return ReceiveWaits(group=entry["group"][:80], sources=format_ranks(ranks), count=int(count), total_us=total, max_us=longest)
+    return ReceiveWaits(group=entry["group"][:80], sources=format_ranks(ranks), count=count, total_us=total, max_us=longest)
 
 
 def _all_ints(values: list[Any], low: int, high: int) -> bool:
