@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from eroica.localizer.robust import median, spread_of
 from eroica.localizer.tables import Floats, Ints
@@ -66,10 +67,13 @@ class ReceiveTable:
                 entries[group].append(i)
         for number in sorted(range(len(self.groups)), key=lambda n: (self.groups[n].name, self.groups[n].sources)):
             sources = parse_ranks(self.groups[number].sources)
-            mine = [i for i in entries[number] if len(self.total_us[i]) == len(self.max_us[i]) == sources.size]
+            fitting = (i for i in entries[number] if len(self.total_us[i]) == len(self.max_us[i]) == sources.size)
+            by_row: dict[int, int] = {}
+            for i in fitting:
+                by_row.setdefault(self.row[i], i)  # what a worker tells twice counts once
+            mine = [by_row[row] for row in sorted(by_row)]
             if sources.size < MIN_SIDE or len(mine) < MIN_SIDE:
                 continue
-            mine.sort(key=lambda i: self.row[i])
             rows, count = np.array([self.row[i] for i in mine]), np.array([float(self.count[i]) for i in mine])
             total = np.array([self.total_us[i] for i in mine]).T
             longest = np.array([self.max_us[i] for i in mine]).T
@@ -127,7 +131,7 @@ class Effects:
     """Robust standard deviations of what is chance and lasting difference."""
 
 
-def effects(wait_us: Floats, near: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> Effects:
+def effects(wait_us: Floats, near: npt.NDArray[np.bool_]) -> Effects:
     """Take out the medians of near and far pairs, then what sources, destinations and single pairs have beyond them.
 
     :param wait_us: shape (S, D), NaN where unknown (a rank and itself).

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.frame import Floats, Ints
@@ -153,7 +154,7 @@ def _host_pairs(
     measures: Measures,
     matrix: Matrix,
     e: Effects,
-    near: np.ndarray[tuple[int, int], np.dtype[np.bool_]],
+    near: npt.NDArray[np.bool_],
     hosts: Sequence[str | None],
     theirs: Sequence[str],
     limit: float,
@@ -223,12 +224,12 @@ def _pairs(
     return found, len(found) > MAX_PAIRS
 
 
-def _even(matrix: Matrix, ranks: Ints, e: Effects) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _even(matrix: Matrix, ranks: Ints, e: Effects) -> npt.NDArray[np.bool_]:
     """Whether the source waits for the destination :data:`HELD` of what is usual: else the one came late, the other early.
 
     Shape (S, D); what the source does not tell counts as usual.
     """
-    out = np.ones(matrix.wait_us.shape, dtype=np.bool_)
+    out: npt.NDArray[np.bool_] = np.ones(matrix.wait_us.shape, dtype=np.bool_)
     _, s, d = np.intersect1d(matrix.sources, ranks, assume_unique=True, return_indices=True)
     back = matrix.wait_us[np.ix_(s, d)].T / e.usual_us[np.ix_(s, d)].T
     out[np.ix_(s, d)] = ~(back < HELD)

@@ -6,7 +6,7 @@ import numpy as np
 
 from eroica.localizer.causes.exchanges import DESTINATION, PAIR, RULE, SOURCE, find_exchanges
 from eroica.localizer.explain.registry import MAX_PEERS, Explanation, Item, Unexplained, number, register
-from eroica.localizer.frame import Floats
+from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.receive import Matrix
 
 _HOW = (
@@ -34,7 +34,7 @@ def pair(item: Item) -> Explanation:
     wait = np.nan_to_num(matrix.wait_us, nan=-1.0)
     ranks = item.frame.ranks[matrix.rows]
     order = np.argsort(-wait, axis=None, kind="stable")[:MAX_PEERS]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for at in order.tolist():
         s, d = divmod(at, wait.shape[1])
         rows.append((f"rank {int(matrix.sources[s])} → rank {int(ranks[d])}", number(float(wait[s, d]) / 1e3)))
@@ -47,11 +47,13 @@ def _side(item: Item, axis: int, what: str, also: str) -> Explanation:
     waits = _median(matrix.wait_us if axis == 1 else matrix.wait_us.T)
     order = np.lexsort((ranks, -waits))
     mine = int(item.frame.ranks[item.one()])
-    rows = [(f"{'→ ' if rank == mine else ''}rank {rank}", number(us / 1e3)) for rank, us in _first(order, ranks, waits, mine)]
+    rows: list[tuple[str, ...]] = [
+        (f"{'→ ' if rank == mine else ''}rank {rank}", number(us / 1e3)) for rank, us in _first(order, ranks, waits, mine)
+    ]
     return _again(item, _HOW.format(what, also), ("", "waits, ms"), rows)
 
 
-def _first(order: np.ndarray[tuple[int], np.dtype[np.int64]], ranks: Floats, waits: Floats, mine: int) -> list[tuple[int, float]]:
+def _first(order: Ints, ranks: Ints, waits: Floats, mine: int) -> list[tuple[int, float]]:
     every = [(int(ranks[i]), float(waits[i])) for i in order.tolist()]
     return [one for n, one in enumerate(every) if n < MAX_PEERS or one[0] == mine]
 

@@ -337,3 +337,19 @@ def test_a_chunk_that_contradicts_itself_is_refused(broken: dict[str, object]) -
     chunk = msgspec.structs.replace(chunk, receive_waits=ReceiveColumns(**one))  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match="receive waits"):
         LocalizerCore(LocalizeSettings()).feed(chunk, InputRef("groups", 0, 0))
+
+
+def test_what_a_worker_tells_twice_counts_once() -> None:
+    waits = matrix(8)
+    slow_link(waits)
+    chunk = told(waits)
+    w = chunk.receive_waits
+    twice = ReceiveColumns(
+        row=w.row * 2,
+        group=w.group * 2,
+        count=w.count * 2,
+        total_us=w.total_us + w.total_us[::-1],
+        max_us=w.max_us + w.max_us[::-1],
+    )
+    again = exchanges(msgspec.structs.replace(chunk, receive_waits=twice))
+    assert [(e.kind, e.ranks.tolist()) for e in again] == [("link", [5])]
