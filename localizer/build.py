@@ -75,6 +75,7 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk]) -> Frame:
         collectives=columns.collectives,
         pauses=columns.pauses,
         metrics=columns.metrics,
+        receive=columns.receive,
         stacks=stacks,
         launch_bound=_typical(np.concatenate([w.launch_bound for w in workers])),
     )
