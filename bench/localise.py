@@ -1,7 +1,7 @@
 """How long the localizer takes, from a request's columns to its verdict, against the published rule in plain numpy.
 
     python bench/localise.py                                # 10,000 and 100,000 workers
-    python bench/localise.py --workers 1000000              # 6 GB of memory
+    python bench/localise.py --workers 1000000              # 5 GB of memory
     python bench/localise.py --workers 100000 --profile     # and where the time goes
 
 Each size runs in a process of its own, on one core. A worker has 20 functions, five steps with their phases, four collectives a

@@ -55,7 +55,7 @@ def measure(frame: Frame) -> Waiting:
     m = frame.meetings
     shortest, shared = m.transfer_us[e.instance], (m.members > 1)[e.instance]
     wait = np.where(shared, e.duration_us - shortest, 0.0)
-    start = _step_starts(frame, e) + e.start_us
+    start = starts_of(frame)
     wait = _exposed(frame, start, wait)
     same = np.concatenate(([False], e.row[1:] == e.row[:-1]))
     return Waiting(
@@ -134,6 +134,12 @@ def _own_time(e: Executions, start: Floats, same: npt.NDArray[np.bool_]) -> Floa
     latest = np.maximum.accumulate(end + e.row * span) - e.row * span
     before = np.where(same, np.concatenate(([0.0], latest[:-1])), start - e.start_us)
     return np.maximum(start - before, 0.0)
+
+
+def starts_of(frame: Frame) -> Floats:
+    """Start of each execution in its worker's window, by the worker's own clock, µs."""
+    e = frame.executions
+    return np.asarray(_step_starts(frame, e) + e.start_us)
 
 
 def _step_starts(frame: Frame, e: Executions) -> Floats:

@@ -124,15 +124,23 @@ def pause_finding(measures: Measures, what: str, each: float) -> Finding:
     return _finding(measures, "software_pause", rows, each, what, measures.share(each))
 
 
-def restless(measures: Measures) -> bool:
-    """Whether workers differ from step to step by more than chance does: by more than in the healthy profile, if there is one."""
-    own, frame, past = measures.own, measures.frame, measures.past
+def restless_share(measures: Measures) -> float:
+    """By which share of their own time workers differ from their peers in changing ways from step to step."""
+    own = measures.own
     level = np.maximum(own.typical_usual_us, 1e-9)
-    spread = float(np.median((own.spread_us / level)[own.comparable])) if own.comparable.any() else 0.0
+    among = own.comparable if own.comparable.any() else np.bincount(measures.frame.cls)[measures.frame.cls] > 1
+    if not among.any() or own.steps.size == 0:
+        return 0.0
     # Of three replicas one is always the median of the step and none of the spread.
     apart = own.own_us - own.usual_us
     each = np.abs(apart - np.median(apart, axis=1, keepdims=True)).mean(axis=1) / level
-    spread = max(spread, 0.5 * MEAN_TO_SIGMA * float(each[own.comparable].mean())) if own.comparable.any() else 0.0
+    return max(float(np.median((own.spread_us / level)[among])), 0.5 * MEAN_TO_SIGMA * float(each[among].mean()))
+
+
+def restless(measures: Measures) -> bool:
+    """Whether workers differ from step to step by more than chance does: by more than in the healthy profile, if there is one."""
+    frame, past = measures.frame, measures.past
+    spread = restless_share(measures)
     if past is None:
         return spread >= RESTLESS_ALONE
     then = [past.spread_us.get(c, 0.0) / max(past.own_us.get(c, 0.0), 1e-9) for c in frame.classes if c in past.own_us]

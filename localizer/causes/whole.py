@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.causes.spread import PROVEN, common_pause, imbalance_finding, pause_finding, restless
+from eroica.localizer.causes.spread import PROVEN, common_pause, imbalance_finding, pause_finding, restless, restless_share
 from eroica.localizer.frame import Floats
 from eroica.localizer.judgement import Finding
 from eroica.localizer.past import function_key
@@ -56,8 +56,7 @@ def find_whole(measures: Measures) -> list[Finding]:
     without = np.stack((own.parts_us[0], np.maximum(own.parts_us[1] - paused, 0.0)))
     if what and max(paused, measures.model.gain_us(own.parts_us, without)) >= PAUSE_SHARE * growth:
         return [pause_finding(measures, what, paused)]
-    apart = float(np.median((own.spread_us / np.maximum(usual, 1e-9))[own.comparable])) if own.comparable.any() else 0.0
-    if restless(measures) and apart >= RESTLESS_SHARE * float(np.median(1 - then / np.maximum(usual, 1e-9))):
+    if restless(measures) and restless_share(measures) >= RESTLESS_SHARE * float(np.median(1 - then / np.maximum(usual, 1e-9))):
         return [imbalance_finding(measures, growth)]
     grown = _grown(measures, growth)
     evidence = [
@@ -132,7 +131,7 @@ def find_unknown(measures: Measures) -> list[Finding]:
         return []
     typical = float(np.median(own.step_us))
     chance = (
-        UNKNOWN_ERRORS * float(own.step_us.mean(axis=0).std(ddof=1)) * np.sqrt(1 / own.steps.size) if own.steps.size > 1 else 0.0
+        UNKNOWN_ERRORS * float(own.step_us.mean(axis=0).std(ddof=1)) * np.sqrt(2 / own.steps.size) if own.steps.size > 1 else 0.0
     )
     if typical < past.step_us + max(UNKNOWN_GROWTH * past.step_us, chance):
         return []

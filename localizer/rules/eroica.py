@@ -17,18 +17,21 @@ from eroica.localizer.causes.slow import FUNCTION_SHARE, agreement, find_slow, s
 from eroica.localizer.causes.spread import find_common_pauses, find_spread
 from eroica.localizer.causes.stages import find_stages
 from eroica.localizer.causes.whole import find_unknown, find_whole
+from eroica.localizer.clocks import read_clocks
 from eroica.localizer.frame import Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement
 from eroica.localizer.own import MIN_PEERS, Past
 from eroica.localizer.profile import grown_functions
 from eroica.localizer.robust import row_medians
 from eroica.localizer.rules.functions import judge_functions
-from eroica.localizer.waiting import measure, partial
+from eroica.localizer.waiting import Waiting, measure, partial
 from eroica.localizer.walk import Blame, walk
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import NOT_ENOUGH
 from eroica.schemas.wording import say_share
 
+LEAST_IDEAL = 0.1
+"""No step is known to become so much shorter: then what it would be is not said."""
 LESSER_SHARE = 0.15
 """A cause that gives back less than this share of what the first does is left out."""
 FEW_STEPS = {1: 0.55, 2: 0.85}
@@ -39,6 +42,8 @@ HARMLESS = frozenset({"alloc", "compile", "loader"})
 """Pauses that most jobs have some of …"""
 UNSEEN_WAIT = 0.3
 """… and that are no cause where ranks are missing and the others wait for this share of the step: maybe for the missing ones."""
+CLOCKS_AGREE = 0.75
+"""Share of the waiting that both ways of measuring find; with less, one of them is wrong, and people are told."""
 SEEN_SHARE, MAX_SEEN = 0.10, 4
 """Who causes less of the waiting is not worth a note; so many notes."""
 
@@ -86,15 +91,18 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     lost = measures.share(measures.lost_own_us) >= settings.min_effect or not own.comparable.all()
     if lost and not any(f.confidence >= settings.accuse_confidence for f in findings):
         # Time is lost and nobody is accused: then, and only then, people ask whom all waited for. The walk is most of the work.
-        blame = walk(frame, measure(frame))
-        notes = [*notes[:incomplete], *_before(blame), *notes[incomplete:], *([] if findings else _seen(measures, blame))]
+        waiting = measure(frame)
+        blame = walk(frame, waiting)
+        notes = [*notes[:incomplete], *_before(blame), *_by_clocks(frame, waiting), *notes[incomplete:]]
+        notes += [] if findings else _seen(measures, blame)
     recovered = sum(f.gain_us for f in findings) or measures.lost_own_us
+    ideal = measures.step_us - recovered
     return Judgement(
         findings=findings,
         waiters=waiters,
         wait_share=float(waited[waiters].mean()) if waiters.size else 0.0,
         step_us=measures.step_us,
-        ideal_step_us=max(measures.step_us - recovered, 0.1 * measures.step_us),
+        ideal_step_us=ideal if ideal >= LEAST_IDEAL * measures.step_us else None,
         comparable=bool(own.comparable.any()) or bool(findings) or _past_tells(frame, past),
         recovered_by_slowest=recovered_by(measures, slowest_rows(measures)),
         recovered_by_last_stage=recovered_by(measures, last_stage(measures)) if measures.model.stages > 1 else None,
@@ -154,6 +162,16 @@ def _before(blame: Blame) -> list[str]:
 def _past_tells(frame: Frame, past: Past | None) -> bool:
     """Whether every worker can be compared with itself, so that those without peers can be judged too."""
     return past is not None and bool(np.isin(frame.ranks, list(past.own_by_rank)).all())
+
+
+def _by_clocks(frame: Frame, waiting: Waiting) -> list[str]:
+    clocks = read_clocks(frame, waiting)
+    if clocks is None or clocks.agreement >= CLOCKS_AGREE:
+        return []
+    return [
+        f"what ranks wait by their clocks and without them agrees for {clocks.agreement:.0%} only: "
+        "members of a collective may not end together"
+    ]
 
 
 def _small_roles(frame: Frame) -> list[str]:
