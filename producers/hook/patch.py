@@ -28,13 +28,12 @@ class Patch:
         self.users = UserProfilers(self.guard)
         self.recorder = Recorder(torch, self.guard, self.users)
         self._steps_seen = 0
-        self._compiler: Any = getattr(torch, "compiler", None)
-        self._is_traced: Callable[[], bool] = getattr(self._compiler, "is_compiling", _never)
-        if hasattr(self._compiler, "is_dynamo_compiling") and hasattr(self._compiler, "_is_compiling_flag"):
+        compiler: Any = getattr(torch, "compiler", _Uncompiled)
+        self._compiler: Any = _Uncompiled
+        self._is_traced: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
+        if hasattr(compiler, "is_dynamo_compiling") and hasattr(compiler, "_is_compiling_flag"):
             # The two halves of is_compiling(), which looks for them in three modules.
-            self._is_traced = self._compiler.is_dynamo_compiling
-        else:
-            self._compiler = _Uncompiled
+            self._compiler, self._is_traced = compiler, compiler.is_dynamo_compiling
 
     def install(self) -> None:
         """Wrap torch's calls.
