@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from eroica.localizer.columns import Stacked
-from eroica.localizer.frame import Frame, Ints
+from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.numbering import heads_of, stable_order
 from eroica.localizer.packed import PackedChunk, pack
 from eroica.localizer.slots import renamed
@@ -75,8 +75,15 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk]) -> Frame:
         collectives=columns.collectives,
         pauses=columns.pauses,
         metrics=columns.metrics,
+        receive=columns.receive,
         stacks=stacks,
+        launch_bound=_typical(np.concatenate([w.launch_bound for w in workers])),
     )
+
+
+def _typical(shares: Floats) -> float:
+    known = shares[np.isfinite(shares)]
+    return float(np.median(known)) if known.size else 0.0
 
 
 def _names(parts: list[Names], order: Ints) -> Names:

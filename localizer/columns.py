@@ -11,6 +11,7 @@ import numpy.typing as npt
 from eroica.localizer.collectives import Collectives
 from eroica.localizer.lazy import Columns, Patterns
 from eroica.localizer.packed import PackedChunk
+from eroica.localizer.receive import ReceiveTable
 from eroica.localizer.slots import ints, renamed
 from eroica.localizer.tables import Floats, Ints, Pauses, Readings
 from eroica.schemas.groups import FunctionName
@@ -54,6 +55,7 @@ class Stacked:
         )
         self.collectives = Collectives(parts, rows, ranks, cls)
         self.pauses, self.metrics = _pauses(parts, rows), _readings(parts, rows)
+        self.receive = ReceiveTable.of([part.head for part in parts], rows)
 
 
 def _pauses(parts: Sequence[PackedChunk], rows: Sequence[Ints]) -> Pauses:

@@ -23,7 +23,9 @@ from eroica.schemas.errors import SchemaError
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.memory import Baseline
 from eroica.schemas.outputs import InputRef, Output
+from eroica.schemas.ranks import RankRanges
 from eroica.schemas.settings import LocalizeSettings
+from eroica.schemas.summaries import MAX_SOURCES
 from eroica.schemas.topics import message_key
 from eroica.schemas.verdicts import Verdict
 
@@ -213,7 +215,7 @@ def _check(chunk: GroupChunk, ref: InputRef) -> None:
     if not 0 <= chunk.chunk < chunk.chunks or chunk.cls not in chunk.classes:
         raise SchemaError(f"chunk {chunk.chunk} of {chunk.chunks}, class {chunk.cls!r} is impossible", where=where)
     rows, functions, slots = len(chunk.workers), len(chunk.functions), len(chunk.slots)
-    p, s, e, u = chunk.patterns, chunk.steps, chunk.executions, chunk.pauses
+    p, s, e, u, r = chunk.patterns, chunk.steps, chunk.executions, chunk.pauses, chunk.receive_waits
     tables: dict[str, tuple[list[list[int]], list[int], list[int]]] = {
         "patterns": (
             [p.row, p.function],
@@ -227,6 +229,11 @@ def _check(chunk: GroupChunk, ref: InputRef) -> None:
             [len(c) for c in (e.slot, e.step, e.start_us, e.duration_us, e.occurrence)],
         ),
         "pauses": ([u.row], [rows], [len(c) for c in (u.what, u.count, u.total_us, u.max_us)]),
+        "receive waits": (
+            [r.row, r.group],
+            [rows, len(chunk.receive_groups)],
+            [len(c) for c in (r.group, r.count, r.total_us, r.max_us)],
+        ),
         "metrics": ([chunk.metrics.row], [rows], [len(c) for c in (chunk.metrics.name, chunk.metrics.mean)]),
         "slots": ([[slot.communicator for slot in chunk.slots]], [len(chunk.communicators)], []),
     }
@@ -235,3 +242,10 @@ def _check(chunk: GroupChunk, ref: InputRef) -> None:
             raise SchemaError(f"the columns of {name} differ in length", where=where)
         if any(column and not (min(column) >= 0 and max(column) < limit) for column, limit in zip(indices, limits, strict=True)):
             raise SchemaError(f"{name} point outside of their tables", where=where)
+    try:
+        sizes = [len(RankRanges.parse(group.sources)) for group in chunk.receive_groups]
+    except SchemaError as error:
+        raise SchemaError(f"the sources of receive waits: {error.what}", where=where) from error
+    for group, total, longest in zip(r.group, r.total_us, r.max_us, strict=True):
+        if not len(total) == len(longest) == sizes[group] <= MAX_SOURCES:
+            raise SchemaError("receive waits do not match their sources", where=where)

@@ -10,6 +10,7 @@ import numpy as np
 from eroica.localizer.collectives import Collectives
 from eroica.localizer.lazy import Columns, Patterns
 from eroica.localizer.numbering import distinct, first_seen, heads_of
+from eroica.localizer.receive import ReceiveTable
 from eroica.localizer.tables import Coords, Executions, Floats, Ints, Meetings, Names, Pauses, Readings
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.groups import CommunicatorName, FunctionName, StackRow
@@ -60,6 +61,10 @@ class Frame:
     pauses: Pauses
     metrics: Readings
     stacks: list[StackRow] = field(default_factory=list)
+    launch_bound: float = 0.0
+    """Share of the kernels, of the median worker, that found the device waiting: near 1 the hosts set the pace."""
+    receive: ReceiveTable = field(default_factory=ReceiveTable)
+    """What destinations waited for sources in expert-parallel exchanges."""
 
     @property
     def size(self) -> int:

@@ -31,6 +31,8 @@ class Finding:
     """Time of a step that mending it would give back, µs."""
     doubt: float = 0.0
     """What is taken off the confidence for another explanation that was not seen, 0..1."""
+    seen: float = 0.0
+    """How plainly a rule sees a worker that is not out by own time, 0..1; 0: own times say."""
     instead: str = ""
     """That explanation in words, where it may well be the true one."""
 

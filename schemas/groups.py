@@ -99,6 +99,25 @@ class PauseColumns(Record, frozen=True, kw_only=True):
     max_us: list[float] = msgspec.field(default_factory=list)
 
 
+class ReceiveGroup(Record, frozen=True, kw_only=True):
+    """Identity of an exchange: same name and sources."""
+
+    name: str
+    sources: str
+    """Ranks as ranges."""
+
+
+class ReceiveColumns(Record, frozen=True, kw_only=True):
+    """One entry per (worker, exchange); the lists inside hold a figure per source, ascending rank."""
+
+    row: list[Int] = msgspec.field(default_factory=list)
+    group: list[Int] = msgspec.field(default_factory=list)
+    """Index into ``GroupChunk.receive_groups``."""
+    count: list[Int] = msgspec.field(default_factory=list)
+    total_us: list[list[float]] = msgspec.field(default_factory=list)
+    max_us: list[list[float]] = msgspec.field(default_factory=list)
+
+
 class MetricColumns(Record, frozen=True, kw_only=True):
     """One entry per (worker, metric); ``name`` carries the unit as ``name[unit]``."""
 
@@ -173,5 +192,7 @@ class GroupChunk(Message, frozen=True, kw_only=True, tag="group"):
     slots: list[SlotName] = msgspec.field(default_factory=list)
     executions: ExecutionColumns = msgspec.field(default_factory=ExecutionColumns)
     pauses: PauseColumns = msgspec.field(default_factory=PauseColumns)
+    receive_groups: list[ReceiveGroup] = msgspec.field(default_factory=list)
+    receive_waits: ReceiveColumns = msgspec.field(default_factory=ReceiveColumns)
     metrics: MetricColumns = msgspec.field(default_factory=MetricColumns)
     stacks: list[StackRow] = msgspec.field(default_factory=list)

@@ -133,6 +133,27 @@ class Pause(Record, frozen=True, kw_only=True):
     max_us: float
 
 
+MAX_RECEIVE_GROUPS, MAX_SOURCES = 8, 1_024
+"""Exchanges of a summary, and sources of one: what is more is refused where it is written and where it is read."""
+
+
+class ReceiveWaits(Record, frozen=True, kw_only=True):
+    """How long this rank waited for each source of an expert-parallel exchange, as the exchange's own kernels count it.
+
+    Columns by source, ascending rank. A figure may stand for several receives: only ratios within a group are compared.
+    """
+
+    group: str
+    """Name that the program gives the exchange, the same on all its members."""
+    sources: str
+    """Ranks as ranges."""
+    count: Int
+    """Reports in the window, one a step or one an exchange."""
+    total_us: list[float] = msgspec.field(default_factory=list)
+    max_us: list[float] = msgspec.field(default_factory=list)
+    """Of the longest report."""
+
+
 class Metric(Record, frozen=True, kw_only=True):
     """One hardware or host reading over the window."""
 
@@ -184,6 +205,8 @@ class Summary(Message, frozen=True, kw_only=True, tag="summary"):
     """Call stacks, outermost first, frames joined by ``;``, each stored once."""
     communicators: list[Communicator] = msgspec.field(default_factory=list)
     pauses: list[Pause] = msgspec.field(default_factory=list)
+    receive_waits: list[ReceiveWaits] = msgspec.field(default_factory=list)
+    """Where the program hands them over; no trace holds them."""
     metrics: list[Metric] = msgspec.field(default_factory=list)
     figures: dict[str, float] = msgspec.field(default_factory=dict)
     """Window figures: overlap_share, launch_delay_us, void_share, blocked_ms (what profiling cost) …"""

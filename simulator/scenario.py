@@ -170,6 +170,8 @@ class Profile(Part, frozen=True, kw_only=True):
     reason: Reason = "degradation"
     sampling: bool = False
     """Utilisation of NVLink, NIC and SM is sampled finely, as in the paper; else μ and σ come from sizes and durations."""
+    receive_waits: bool = False
+    """Expert-parallel ranks tell how long they wait for each source, as DeepEP can count it."""
     max_slot_values: Count = 128
     """Executions of a communicator that a summary holds."""
     deadline_ms: Count = 60_000

@@ -17,6 +17,7 @@ from eroica.simulator.functions import FAMILIES
 from eroica.simulator.identities import Identities
 from eroica.simulator.patterns import FunctionRows, Patterns
 from eroica.simulator.readings import metrics_of, readings
+from eroica.simulator.receive import ReceiveMaker
 from eroica.simulator.slots import SlotRows, slot_rows
 
 __all__ = ["SummaryMaker", "Window"]
@@ -63,6 +64,7 @@ class SummaryMaker:
         self._patterns = Patterns(engine, run, effects, scenario.profile.sampling)
         self.channels = Channels(engine.work, run.steps, scenario.profile.max_slot_values)
         self._readings = readings(effects, seed)
+        self._receive = ReceiveMaker(engine, run, effects) if scenario.profile.receive_waits else None
         self.identities = Identities(engine.work, request)
 
     def summaries(self, ranks: RankArray, window: Window, clock_us: FloatArray, begin_us: float) -> Iterator[Summary]:
@@ -113,6 +115,7 @@ class SummaryMaker:
                 stacks=list(stacks),
                 communicators=block.slots.communicators(self.channels, block.stage, lane, i),
                 pauses=pauses,
+                receive_waits=self._receive.waits(rank, block.ks) if self._receive is not None else [],
                 metrics=metrics_of(block.readings[i]),
                 figures=block.figures[i],
                 lost={"functions_cut": cut} if cut else {},

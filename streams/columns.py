@@ -21,6 +21,7 @@ from eroica.schemas.groups import (
     Worker,
 )
 from eroica.schemas.summaries import Slot, StackEvidence, Summary
+from eroica.streams.receive import ReceiveTable
 
 K = TypeVar("K", bound=Hashable)
 
@@ -48,7 +49,7 @@ def summary_columns(frame: GroupChunk, summaries: Sequence[Summary]) -> GroupChu
     communicators: _Index[tuple[str, str, str, str, int]] = _Index()
     slots: _Index[tuple[int, str, int, int, str]] = _Index()
     patterns, steps, executions = PatternColumns(), StepColumns(), ExecutionColumns()
-    pauses, metrics = PauseColumns(), MetricColumns()
+    pauses, metrics, receive = PauseColumns(), MetricColumns(), ReceiveTable()
     phases = sorted({phase for s in summaries for step in s.steps for phase in step.phases_us})
     steps = msgspec.structs.replace(steps, phases_us={phase: [] for phase in phases})
     for row, summary in enumerate(summaries):
@@ -66,6 +67,7 @@ def summary_columns(frame: GroupChunk, summaries: Sequence[Summary]) -> GroupChu
             pauses.count.append(pause.count)
             pauses.total_us.append(pause.total_us)
             pauses.max_us.append(pause.max_us)
+        receive.add(row, summary)
         for metric in summary.metrics:
             device = f"{metric.device}:" if metric.device else ""
             metrics.row.append(row)
@@ -83,6 +85,8 @@ def summary_columns(frame: GroupChunk, summaries: Sequence[Summary]) -> GroupChu
         slots=[SlotName(communicator=c, op=o, index=i, bytes=b, dtype=d) for c, o, i, b, d in slots.in_order()],
         executions=executions,
         pauses=pauses,
+        receive_groups=receive.groups(),
+        receive_waits=receive.columns,
         metrics=metrics,
     )
 

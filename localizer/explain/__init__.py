@@ -4,7 +4,7 @@
 new metric registers its table with a few lines (docs/record-replay.md).
 """
 
-from eroica.localizer.explain import pauses, published, signatures, stacks, times, transfers  # each registers its tables
+from eroica.localizer.explain import pauses, published, receive, signatures, stacks, times, transfers  # each registers its tables
 from eroica.localizer.explain.registry import Explained, Explanation, Unexplained, explain, explain_verdict, registered
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "explain_verdict",
     "pauses",
     "published",
+    "receive",
     "registered",
     "signatures",
     "stacks",

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from eroica.localizer.causes.experts import join_exchanges
 from eroica.localizer.causes.impact import last_stage, recovered_by, slowest_rows
 from eroica.localizer.causes.links import find_links
 from eroica.localizer.causes.measures import Measures, ms
@@ -30,6 +31,8 @@ from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import NOT_ENOUGH
 from eroica.schemas.wording import say_share
 
+LAUNCH_BOUND = 0.8
+"""Where so many kernels find the device waiting, a host that waits for others has work of its own to do meanwhile."""
 LEAST_IDEAL = 0.1
 """No step is known to become so much shorter: then what it would be is not said."""
 LESSER_SHARE = 0.15
@@ -64,7 +67,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     own_time = [*find_slow(measures, slow), *find_spread(measures, slow), *stages]
     # Where a member is not seen, what looks like a slow transfer may be that member waiting for whom we know.
     links = [f for f in find_links(measures) if not (own_time and f.doubt)]
-    found = [*own_time, *links]
+    found, exchange_notes = join_exchanges(measures, own_time, links)
     # What all ranks do alike makes nobody wait: it counts where nothing else does.
     common = find_common_pauses(measures)
     waiting_us = float(np.median(measures.own.wait_us))
@@ -80,7 +83,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     else:
         found = common or find_whole(measures) or find_unknown(measures)
     findings = _ranked(measures, found, slow)
-    notes += stage_notes
+    notes += [*stage_notes, *exchange_notes]
     if findings and _one_clockwork(measures) < 1:
         notes.append("the ranks' steps differ in length: they may not be of one run")
     own = measures.own
@@ -97,6 +100,10 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         notes += [] if findings else _seen(measures, blame)
     recovered = sum(f.gain_us for f in findings) or measures.lost_own_us
     ideal = measures.step_us - recovered
+    if findings and frame.launch_bound >= LAUNCH_BOUND:
+        notes.append(
+            "the hosts set the pace and work on while kernels wait: what mending gives back is an upper bound"
+        )
     return Judgement(
         findings=findings,
         waiters=waiters,
@@ -130,7 +137,9 @@ def _confidence(measures: Measures, finding: Finding, explains: float, slow: Int
     rows = np.flatnonzero(np.isin(frame.ranks, finding.ranks))
     share = measures.share(finding.gain_us)
     size = min(1.0, share / (2.0 * settings.min_effect))
-    if finding.cls in ("worker", "host"):
+    if finding.seen:
+        agree = distance = finding.seen
+    elif finding.cls in ("worker", "host"):
         agree = agreement(measures, np.union1d(rows, slow))
         z = float(measures.own.z[rows].max()) if rows.size else 0.0
         distance = min(1.0, z / (2.0 * settings.outlier_z))

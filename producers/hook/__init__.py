@@ -11,12 +11,13 @@ import sys
 
 TYPE_CHECKING = False  # as typing has it, which costs every Python program at start-up more than all the rest of this file
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from types import ModuleType
     from typing import Any
 
     from eroica.producers.hook.patch import Patch
 
-__all__ = ["activate", "mark_step", "status"]
+__all__ = ["activate", "mark_step", "record_receive_waits", "status"]
 
 _patch: Patch | None = None
 _activated = False
@@ -49,6 +50,24 @@ def mark_step(step: int | None = None) -> None:
         activate()
     if _patch is not None:
         _patch.mark(step)
+
+
+def record_receive_waits(
+    name: str, ranks: Sequence[int], waits_us: Sequence[float] | Callable[[], Sequence[float]] | Any
+) -> None:
+    """Say how long this rank has waited for each source of an expert-parallel exchange since the last call.
+
+    For libraries that count it themselves (DeepEP's ``dispatch_wait_recv_cost_stats``); see docs/hook.md. Outside of a profile
+    the call returns at once and looks at nothing. Never raises; what cannot be is dropped, with all that follows in the profile.
+
+    :param name: of the group, the same on all its ranks; an exchange a name (``"ep dispatch"``, ``"ep combine"``).
+    :param ranks: global ranks of the sources, the same at each call.
+    :param waits_us: µs by source: a sequence, an array, a tensor (which the device is waited for), or a function that returns
+        them and sets its counters to zero. A function is called only while a profile runs, and its first answer is dropped.
+    """
+    if _patch is not None and _patch.recorder.profiling.active:
+        with _patch.guard:
+            _patch.recorder.profiling.receive_waits(name, ranks, waits_us)
 
 
 def status() -> dict[str, Any]:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,15 @@ class Profiling:
         elif not self._expire() and self.pending is not None and step >= self.pending.start_step:
             command, self.pending = self.pending, None
             self._start(command, step, torch)
+
+    def receive_waits(self, name: str, ranks: Sequence[int], waits_us: Any) -> None:
+        """See :func:`eroica.producers.hook.record_receive_waits`; nothing unless a profile collects.
+
+        :raises ValueError, TypeError, OverflowError: as :meth:`ReceiveWaits.add`.
+        """
+        session = self._session
+        if session is not None:
+            session.receive.add(name, ranks, waits_us)
 
     def overdue(self) -> bool:
         """Stop a profile that outlasts its longest duration although no boundary came; true if one was stopped."""
@@ -227,6 +236,7 @@ class Profiling:
                 side,
                 {
                     "pauses": [session.pauses.summary()],
+                    "receive_waits": session.receive.summary(),
                     "steps": session.steps,
                     "start_stop_ms": round(session.start_stop_ns / 1e6, 3),
                     "export_ms": round(export_ns / 1e6, 3),

@@ -9,6 +9,7 @@ from typing import Any
 
 from eroica.producers.hook.command import ProfileCommand
 from eroica.producers.hook.pauses import GcPauses
+from eroica.producers.hook.receive import ReceiveWaits
 
 TEARDOWN_CUDA = (12, 6)
 """From this CUDA on the CUPTI teardown is safe with CUDA graphs (pytorch #112507, kineto #1264)."""
@@ -28,6 +29,7 @@ class Session:
         self.first_step = step
         self.steps: list[dict[str, int]] = []
         self.pauses = GcPauses()
+        self.receive = ReceiveWaits()
         self.start_stop_ns = 0
         self.started_wall_ns = 0
         self.started_ns = 0

@@ -118,6 +118,7 @@ def unpack(datagram: bytes) -> Event | dict[str, Any] | None:
 #    "late_by":0,"blocked_ms":41.0,"started_wall_ns":…,"ended_wall_ns":…,"notes":[],"attempt":1,"error":""}
 #   On failure path is "" and error says what happened. Beside a trace rank0.json lies rank0.side.json:
 #   {"pauses":[{"kind":"gc","count":2,"total_us":..,"max_us":..}],"steps":[{"step":120,"duration_ns":..}],
+#    "receive_waits":[{"group":"ep dispatch","ranks":[0,1],"count":5,"total_us":[..],"max_us":[..]}],
 #    "start_stop_ms":..,"export_ms":..}
 #
 # counters (hook → agent, with every goodbye and at most once a minute):

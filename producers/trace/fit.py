@@ -22,7 +22,8 @@ def fit(summary: Summary, settings: SummarySettings) -> Summary:
     ``settings.max_bytes`` in any case.
 
     Order of sacrifice: sketches of functions under 1 %; these functions; totals of slots; all sketches; half of the functions,
-    again and again; steps' phases; traffic; slots' start and exposed columns; half of the slots, again and again. Communicators
+    again and again; steps' phases; traffic; half of the receive waits,
+    the shorter ones first, again and again; slots' start and exposed columns; half of the slots, again and again. Communicators
     keep their first and last slot longest, since waits are found by them.
 
     :raises MessageTooLarge: not even the bare summary fits (a hostile name or list).
@@ -140,6 +141,15 @@ def _columns(summary: Summary) -> Summary | None:
     return _lose(msgspec.structs.replace(summary, communicators=groups), "slot_columns_cut", slots)
 
 
+def _half_of_receive_waits(summary: Summary) -> Summary | None:
+    told = summary.receive_waits
+    if not told:
+        return None
+    longest = sorted(range(len(told)), key=lambda i: (-sum(told[i].total_us), i))[: len(told) // 2]
+    kept = [told[i] for i in sorted(longest)]
+    return _lose(msgspec.structs.replace(summary, receive_waits=kept), "receive_waits_cut", len(told) - len(kept))
+
+
 def _half_of_slots(summary: Summary) -> Summary | None:
     groups, lost = [], 0
     for group in summary.communicators:
@@ -169,6 +179,6 @@ def _half_of_steps(summary: Summary) -> Summary | None:
 
 
 _CUTS: tuple[Callable[[Summary], Summary | None], ...] = (
-    _small_functions, _slot_totals, _sketches, _half_of_functions, _phases, _traffic, _columns, _half_of_slots,
-    _half_of_communicators, _half_of_steps,
+    _small_functions, _slot_totals, _sketches, _half_of_functions, _phases, _traffic,
+    _half_of_receive_waits, _columns, _half_of_slots, _half_of_communicators, _half_of_steps,
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,10 @@ from eroica.producers.trace.critical_path import CriticalPath
 from eroica.producers.trace.host_names import PAUSE_KINDS, pause_of
 from eroica.producers.trace.intervals import Intervals, quantile, union
 from eroica.producers.trace.phases import join
+from eroica.producers.trace.side import read_side
 from eroica.producers.trace.steps import Steps
 from eroica.schemas.summaries import Pause
 
-SIDE_SUFFIX = ".side.json"
-"""Beside a trace: what only the training process itself can see, e.g. garbage collections."""
-MAX_SIDE_BYTES = 2**20
 LAUNCH_BOUND_US = 20.0
 """A kernel that starts within so little after its launch found the device waiting: a launch itself takes 5 to 10 µs."""
 _MAX_KINDS = 32
@@ -57,16 +54,9 @@ def side_pauses(trace_path: str | Path) -> tuple[list[Pause], str]:
 
     The file is ``rank0.side.json`` or ``rank0.json.side.json`` beside ``rank0.json``.
     """
-    places = (Path(trace_path).with_suffix(SIDE_SUFFIX), Path(f"{trace_path}{SIDE_SUFFIX}"))
-    side = next((p for p in places if p.exists()), None)
-    if side is None:
+    found, value = read_side(trace_path)
+    if not found:
         return [], ""
-    try:
-        with side.open("rb") as file:
-            raw = file.read(MAX_SIDE_BYTES + 1)
-        value = json.loads(raw) if len(raw) <= MAX_SIDE_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        value = None
     entries = value.get("pauses") if isinstance(value, dict) else None
     if not isinstance(entries, list):
         return [], "the file of garbage collections beside the trace is unreadable"

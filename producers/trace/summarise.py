@@ -16,6 +16,7 @@ from eroica.producers.trace.pattern import Samples, patterns
 from eroica.producers.trace.pauses import find_pauses, side_pauses, window_figures
 from eroica.producers.trace.phases import host_phases, step_phases
 from eroica.producers.trace.reader import read_trace
+from eroica.producers.trace.receive import receive_waits
 from eroica.producers.trace.samples import SampleSeries, with_levels
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.slots import communicators
@@ -73,9 +74,15 @@ def summarise(
             do="check the paths",
         )
     pauses, note = side_pauses(trace_path)
+    waits, waits_note = receive_waits(trace_path)
     summary = summarise_trace(trace, who, settings, extras)
     return fit(
-        msgspec.structs.replace(summary, pauses=[*summary.pauses, *pauses], notes=[*summary.notes, *([note] if note else [])]),
+        msgspec.structs.replace(
+            summary,
+            pauses=[*summary.pauses, *pauses],
+            receive_waits=waits,
+            notes=[*summary.notes, *filter(None, (note, waits_note))],
+        ),
         settings,
     )
 

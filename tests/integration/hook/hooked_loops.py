@@ -101,12 +101,22 @@ def amp() -> Result:
 
 
 def marked() -> Result:
-    """Neither loader nor optimizer; 30 iterations between 31 marks, profiled."""
+    """Neither loader nor optimizer; 30 iterations between 31 marks, profiled; receive waits of an exchange are handed over."""
+    told = 0
+
+    def counted() -> torch.Tensor:
+        nonlocal told
+        told += 1
+        return torch.tensor([30, 20, 10 * told])
+
     for i in range(31):
+        hook.record_receive_waits("dispatch", [0, 1, 2], [1.0, 2.0, float(i)])
+        hook.record_receive_waits("combine", [2, 1, 0], counted)
         torch.ones(4, 4) @ torch.ones(4, 4)
         time.sleep(0.01)
         hook.mark_step(100 + i)
-    return {}
+    hook.record_receive_waits("combine", [2, 1, 0], counted)
+    return {"told": told}
 
 
 def steps_only() -> Result:

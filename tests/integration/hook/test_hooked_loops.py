@@ -160,6 +160,17 @@ def test_the_asked_for_steps_are_profiled(
     assert not list(agent.directory.glob(".*"))
 
 
+def test_receive_waits_of_the_profiled_steps_lie_beside_the_trace(agents: dict[str, Any]) -> None:
+    """Of 31 reports those of the profile count; a function is asked in the profile only, and its first answer is dropped."""
+    agent = agents["marked"]
+    (profiled,) = agent.of("profiled")
+    side = json.loads(Path(profiled["path"]).with_suffix(".side.json").read_text())
+    dispatch, combine = side["receive_waits"]
+    assert dispatch == {"group": "dispatch", "ranks": [0, 1, 2], "count": 3, "total_us": [3, 6, 33], "max_us": [1, 2, 12]}
+    assert combine == {"group": "combine", "ranks": [0, 1, 2], "count": 2, "total_us": [50, 40, 60], "max_us": [30, 20, 30]}
+    assert agent.result()["told"] == 3
+
+
 def test_a_profile_for_a_time_ends_at_the_next_boundary(agents: dict[str, Any]) -> None:
     (profiled,) = agents["paced.timed"].of("profiled")
     side = json.loads(Path(profiled["path"]).with_suffix(".side.json").read_text())

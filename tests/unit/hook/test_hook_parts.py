@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +18,11 @@ from eroica.producers.hook.command import MAX_DURATION_MS, parse_profile
 from eroica.producers.hook.guard import Guard
 from eroica.producers.hook.launch import STARTUP, environment
 from eroica.producers.hook.pauses import GcPauses
+from eroica.producers.hook.profiling import Profiling
+from eroica.producers.hook.receive import ReceiveWaits
 from eroica.producers.hook.registry import Registry
 from eroica.producers.hook.sender import RECONNECT_NS, Sender
+from eroica.producers.hook.userprofiler import UserProfilers
 
 pytestmark = pytest.mark.unit
 
@@ -251,3 +255,61 @@ def test_the_environment_of_a_launch() -> None:
     assert "EROICA_JOB" not in environment({})
     assert environment({"KINETO_LOG_LEVEL": "0"})["KINETO_LOG_LEVEL"] == "0"
     assert (STARTUP / "sitecustomize.py").is_file()
+
+
+def test_receive_waits_add_up_by_source() -> None:
+    waits = ReceiveWaits()
+    waits.add("ep", [4, 0, 2], [3, 1, 2.0])
+    waits.add("ep", (4, 0, 2), torch.tensor([30, 10, 20]))
+    assert waits.summary() == [
+        {"group": "ep", "ranks": [0, 2, 4], "count": 2, "total_us": [11.0, 22.0, 33.0], "max_us": [10.0, 20.0, 30.0]}
+    ]
+
+
+def test_what_a_function_tells_first_came_before_the_profile() -> None:
+    waits, told = ReceiveWaits(), iter([[900, 900], [1, 2], [3, 4]])
+    waits.add("ep", [0, 1], lambda: next(told))
+    assert waits.summary() == []
+    waits.add("ep", [0, 1], lambda: next(told))
+    waits.add("ep", [0, 1], lambda: next(told))
+    assert waits.summary()[0]["total_us"] == [4.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        ([0, 1], [1.0]),
+        ([0, 0], [1.0, 1.0]),
+        ([0, -1], [1.0, 1.0]),
+        ([0, 1], [1.0, -1.0]),
+        ([0, 1], [1.0, float("nan")]),
+        ([0, 1], [1.0, float("inf")]),
+        ([0, 1], None),
+        ([0, 1], ["x", 1]),
+        (range(5000), [0.0] * 5000),
+    ],
+)
+def test_waits_that_cannot_be_end_the_collecting(ranks: Any, told: Any) -> None:
+    waits = ReceiveWaits()
+    waits.add("fine", [0, 1], [1.0, 2.0])
+    with pytest.raises((ValueError, TypeError)):
+        waits.add("ep", ranks, told)
+    waits.add("ep", ranks, told)
+    waits.add("fine", [0, 1], [1.0, 2.0])
+    assert [(one["group"], one["count"]) for one in waits.summary()] == [("fine", 1)]
+
+
+def test_exchanges_without_end_are_bounded() -> None:
+    waits = ReceiveWaits()
+    for number in range(100):
+        waits.add(f"exchange {number}", [0, 1], [1.0, 2.0])
+    assert len(waits.summary()) == 8
+    assert waits.left_out == 92
+
+
+def test_without_a_profile_nothing_is_looked_at() -> None:
+    def told() -> list[float]:
+        raise AssertionError("called")
+
+    profiling = Profiling(lambda fields: None, UserProfilers(Guard()), lambda: 0)
+    profiling.receive_waits("ep", [0], told)

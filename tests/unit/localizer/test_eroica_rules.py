@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 from scenes import STEPS, Scene, steady, stuck
 
 from eroica.localizer.build import build_frame
@@ -195,3 +196,14 @@ def test_blame_is_conserved() -> None:
     assert blame.steps.tolist() == list(range(STEPS))
     told = float(blame.kept.sum()) + blame.unexplained_us + blame.before_window_us
     assert told == pytest.approx(waiting.total_us, rel=0.01)
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.95, True), (0.3, False), (None, False)])
+def test_impact_is_an_upper_bound_where_the_hosts_set_the_pace(share: float | None, said: bool) -> None:
+    chunks = Scene(8, steady(BASE_US, {2: 1.6})).chunks()
+    figures = {} if share is None else {"launch_bound_share": share}
+    told = [structs.replace(c, workers=[structs.replace(w, figures=figures) for w in c.workers]) for c in chunks]
+    core = LocalizerCore(SETTINGS)
+    [output] = [o for at, chunk in enumerate(told) for o in core.feed(chunk, InputRef("groups", 0, at))]
+    assert isinstance(output.message, Verdict)
+    assert any("upper bound" in note for note in output.message.coverage.notes) == said

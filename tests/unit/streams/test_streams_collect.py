@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from eroica.schemas.summaries import (
     Identity,
     Metric,
     Pause,
+    ReceiveWaits,
     Slot,
     StackEvidence,
     StepRecord,
@@ -29,6 +31,7 @@ from eroica.schemas.summaries import (
     SummaryTopicMessage,
 )
 from eroica.streams.collect import GroupCore
+from eroica.streams.columns import summary_columns
 from eroica.streams.opener import open_classes
 
 pytestmark = pytest.mark.unit
@@ -269,3 +272,27 @@ def test_a_request_opens_each_of_its_classes_where_their_summaries_go() -> None:
         ("0-1", ["pp0", "pp1"]),
         ("2-3", ["pp0", "pp1"]),
     ]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        ReceiveWaits(group="ep", sources="no ranks", count=1, total_us=[1.0], max_us=[1.0]),
+        ReceiveWaits(group="ep", sources="0-3", count=1, total_us=[1.0], max_us=[1.0]),
+        ReceiveWaits(group="ep", sources="0-1", count=1, total_us=[1.0, 2.0], max_us=[1.0]),
+        ReceiveWaits(group="ep", sources="", count=1),
+        ReceiveWaits(group="ep", sources="0-99999", count=1),
+    ],
+)
+def test_receive_waits_become_columns_and_odd_ones_are_left_out(odd: ReceiveWaits) -> None:
+    fine = ReceiveWaits(group="ep", sources="0-3", count=2, total_us=[0.0, 1.0, 2.0, 3.0], max_us=[0.0, 1.0, 1.0, 2.0])
+    rows = [msgspec.structs.replace(summary(rank), receive_waits=[odd, fine] if rank == 2 else [fine]) for rank in range(4)]
+    chunk = summary_columns(GroupChunk(
+        job="j", run_id="r", request=REQUEST, cls="all", classes=["all"], chunk=0, chunks=1, closed_by="complete",
+        expected="0-3", received="0-3",
+    ), rows)  # fmt: skip
+    assert [(g.name, g.sources) for g in chunk.receive_groups] == [("ep", "0-3")]
+    w = chunk.receive_waits
+    assert (w.row, w.group, w.count) == ([0, 1, 2, 3], [0] * 4, [2] * 4)
+    assert (w.total_us, w.max_us) == ([fine.total_us] * 4, [fine.max_us] * 4)
+    assert len(chunk.workers) == 4

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,6 +22,7 @@ from eroica.schemas.summaries import (
     FunctionPattern,
     Identity,
     Metric,
+    ReceiveWaits,
     Slot,
     StepRecord,
     Summary,
@@ -267,3 +269,48 @@ def test_the_process_answers_whatever_happens(
     with pytest.raises(SystemExit) as caught:
         main([str(good), "--job", "{}"])
     assert caught.value.code == 2
+
+
+def test_receive_waits_come_from_the_side_file(make_trace: MakeTrace) -> None:
+    path = make_trace(HOST_JOB)
+    side = path.with_name("trace.side.json")
+    fine = {"group": "ep", "ranks": [0, 2, 3], "count": 4, "total_us": [1, 2.5, 3], "max_us": [1, 1, 2]}
+    side.write_text(json.dumps({"pauses": [], "receive_waits": [fine]}))
+    [told] = summarise(path, WHO).receive_waits
+    assert (told.group, told.sources, told.count, told.total_us, told.max_us) == ("ep", "0,2-3", 4, [1, 2.5, 3], [1, 1, 2])
+    broken: list[Any] = [
+        5,
+        {},
+        {**fine, "group": 3},
+        {**fine, "ranks": [2, 0, 3]},
+        {**fine, "ranks": [0, 0, 3]},
+        {**fine, "ranks": [0, 2, True]},
+        {**fine, "ranks": [0, 2, 10**9]},
+        {**fine, "ranks": []},
+        {**fine, "count": 0},
+        {**fine, "count": "x"},
+        {**fine, "total_us": [1, 2]},
+        {**fine, "total_us": [1, 2, -3]},
+        {**fine, "max_us": [1, 2, None]},
+        {**fine, "max_us": [1, 2, float("nan")]},
+    ]
+    for entry in broken:
+        side.write_text(json.dumps({"pauses": [], "receive_waits": [entry, fine]}))
+        summary = summarise(path, WHO)
+        assert summary.receive_waits == [told]
+        assert "1 exchanges" in summary.notes[-1]
+    side.write_text(json.dumps({"pauses": [], "receive_waits": 7}))
+    assert "unreadable" in summarise(path, WHO).notes[-1]
+
+
+def test_the_lesser_exchanges_go_first_where_a_summary_is_too_large(make_trace: MakeTrace) -> None:
+    summary = summarise(make_trace(HOST_JOB), WHO)
+    waits = [
+        ReceiveWaits(group=f"e{n}", sources="0-999", count=1, total_us=[float(n)] * 1000, max_us=[float(n)] * 1000)
+        for n in range(8)
+    ]
+    large = msgspec.structs.replace(summary, receive_waits=waits)
+    settings = SummarySettings(max_bytes=json_bytes(large) - 20_000)
+    cut = fit(large, settings)
+    assert [one.group for one in cut.receive_waits] == ["e4", "e5", "e6", "e7"]
+    assert cut.lost["receive_waits_cut"] == 4
