@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -46,7 +43,6 @@ def demo(
 
     scenario = parse_fault(fault, fault_rank, ranks)
     settings = common.settings(SETTINGS)
-    signal.signal(signal.SIGTERM, _interrupt)
     told = err() if as_json else out()
     with told.status("starting …") as status:
         result = run_demo(
@@ -66,9 +62,3 @@ def demo(
         closing = Text(result.closing(), style="bold red" if result.wrong else "bold green")
         told.print("", render_verdict(result.verdict), "", closing, sep="\n")
     return int(bool(result.wrong))
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the demo as Ctrl-C does: in order. A second one has nothing to add."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(128 + signal.SIGTERM)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
-from pathlib import Path
 from types import TracebackType
 
 from eroica.bus.local.children import LOOPBACK, Child, free_port, launch_or_stop, require_free
+from eroica.bus.local.folders import OwnFolder, sweep
 from eroica.bus.probe import check_broker
 from eroica.schemas.errors import BrokerError, MissingDependency
 from eroica.schemas.settings import KafkaSettings
 
 START_TIMEOUT_S = 15.0
+PREFIX = "eroica-tansu-"
 
 
 class EmbeddedBroker:
@@ -27,7 +26,7 @@ class EmbeddedBroker:
         """Prepare a broker on *port* of the loopback interface, or on any free one."""
         self._wish = port
         self._child: Child | None = None
-        self._directory: Path | None = None
+        self._folder: OwnFolder | None = None
         self.port = 0
 
     @property
@@ -61,9 +60,9 @@ class EmbeddedBroker:
         if self._child is not None:
             self._child.stop(timeout_s=2.0)
             self._child = None
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
 
     def __enter__(self) -> EmbeddedBroker:
         return self.start()
@@ -72,7 +71,9 @@ class EmbeddedBroker:
         self.stop()
 
     def _launch(self, binary: str) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="eroica-tansu-"))
+        sweep(PREFIX)
+        self._folder = OwnFolder(PREFIX)
+        folder = self._folder.path
         if self._wish is not None:
             require_free(self._wish)
         self.port = self._wish if self._wish is not None else free_port()
@@ -90,9 +91,9 @@ class EmbeddedBroker:
                 "memory://tansu/",
                 "--silent",
             ],
-            log=self._directory / "broker.log",
+            log=folder / "broker.log",
             # A debug log inherited from the caller makes it sixty times slower, so it gets no environment of ours.
-            env={"RUST_LOG": "error", "PATH": "/usr/bin:/bin", "HOME": str(self._directory)},
+            env={"RUST_LOG": "error", "PATH": "/usr/bin:/bin", "HOME": str(folder)},
         )
         settings = KafkaSettings(bootstrap=self.bootstrap, connect_timeout_ms=2_000)
         self._child.wait_listening(self.port, START_TIMEOUT_S, lambda: _answers(settings))

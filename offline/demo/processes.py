@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -19,12 +19,14 @@ STOP_S = 6.0
 class Processes:
     """A set of child processes that live and end together. To be used from one thread, which must outlive it."""
 
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
+    def __init__(self, logs: Path, check: Callable[[], None] = lambda: None) -> None:
+        """:param check: called before each start; raises where none is wanted any more."""
+        self._logs, self._check = logs, check
         self._children: dict[str, Child] = {}
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Start *command*; it ends with us, whatever becomes of us."""
+        self._check()
         self._children[name] = Child(name, command, log=self._logs / f"{name}.log", env=env)
 
     def log(self, name: str) -> str:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from eroica.bus.local.folders import OwnFolder
 from eroica.consumers.manual import find_job, find_progress, plan_request, send_request
+from eroica.offline.demo.interrupt import Interrupt
 from eroica.offline.demo.narrate import Narrator
 from eroica.offline.demo.processes import Processes
 from eroica.offline.demo.result import DemoResult
 from eroica.offline.demo.scenario import HEALTHY_STEPS, Scenario, mistakes
-from eroica.offline.demo.stage import SERVICES, Say, Stage, clean, prepare, require, start_all
+from eroica.offline.demo.stage import PREFIX, SERVICES, Say, Stage, clean, prepare, require, start_all, sweep_stale
 from eroica.offline.demo.watch import Watcher
 from eroica.offline.record import record
 from eroica.schemas.errors import EroicaError
@@ -55,7 +54,8 @@ def run_demo(
     :param waiting: told what is being waited for.
 
     Whatever happens, every process is ended and every file removed before this returns or raises; only after a failure
-    the logs stay, and the error says where.
+    the logs stay, and the error says where. In the main thread Ctrl-C and SIGTERM are read between two steps, and at least
+    five times a second while something is waited for; what a demo left behind that was killed outright is removed first.
 
     :raises DemoFailed: a process ended, or no verdict came within *timeout_s*.
     :raises MissingDependency: torch, Faust or the embedded broker is not installed.
@@ -68,49 +68,46 @@ def run_demo(
     def tell(line: str) -> None:
         say(f"[{time.monotonic() - begun:5.1f} s] {line}")
 
-    with contextlib.ExitStack() as stack, _undisturbed_end(stack):
-        folder = Path(tempfile.mkdtemp(prefix=f"eroica-demo-{os.getpid()}-"))
+    sweep_stale()
+    with Interrupt() as interrupt, contextlib.ExitStack() as stack:
+        own = OwnFolder(f"{PREFIX}{os.getpid()}-")
+        folder = own.path
         keep_logs: list[bool] = []
-        stack.callback(clean, folder, keep_logs)
-        stage = prepare(stack, folder, settings, arguments, external, own_prefix, tell)
-        processes = Processes(folder / "logs")
+        stack.callback(clean, own, keep_logs)
+        stage = prepare(stack, folder, settings, arguments, external, own_prefix, tell, interrupt.check)
+        processes = Processes(folder / "logs", interrupt.check)
         stack.callback(processes.stop)
         try:
             start_all(stage, scenario, processes, tell)
-            play = _Play(scenario, stage, processes, tell, waiting, deadline=begun + timeout_s)
+            play = _Play(scenario, stage, processes, tell, waiting, interrupt, deadline=begun + timeout_s)
             verdict, seconds = play.run(stack)
         except EroicaError as error:
             keep_logs.append(True)
             raise DemoFailed(error.what, where=error.where, do=f"{error.do}; the logs are in {folder / 'logs'}") from error
         if record_to is not None:
             waiting("recording")
-            counts = record(stage.settings, stage.job, record_to)
+            counts = record(stage.settings, stage.job, record_to, stop=lambda: interrupt.wished)
+            interrupt.check()
             tell(f"recorded {sum(counts.values())} messages to {record_to}")
         waiting("cleaning up")
     return DemoResult(scenario, verdict, mistakes(scenario, verdict), seconds, time.monotonic() - begun)
 
 
-@contextlib.contextmanager
-def _undisturbed_end(stack: contextlib.ExitStack) -> Iterator[None]:
-    """Clean up when the body has ended, however it did, deaf to a second Ctrl-C or SIGTERM meanwhile: it is bounded."""
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    try:
-        yield
-    finally:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-        try:
-            stack.close()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 class _Play:
     """The course of the demo once everything has been started."""
 
-    def __init__(self, scenario: Scenario, stage: Stage, processes: Processes, tell: Say, waiting: Wait, deadline: float) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        stage: Stage,
+        processes: Processes,
+        tell: Say,
+        waiting: Wait,
+        interrupt: Interrupt,
+        deadline: float,
+    ) -> None:
         self._scenario, self._stage, self._processes = scenario, stage, processes
-        self._tell, self._waiting, self._deadline = tell, waiting, deadline
+        self._tell, self._waiting, self._interrupt, self._deadline = tell, waiting, interrupt, deadline
         self._narrator = Narrator()
 
     def run(self, stack: contextlib.ExitStack) -> tuple[Verdict, float]:
@@ -162,6 +159,7 @@ class _Play:
         self._waiting(f"waiting for {what}")
         looked_at = 0.0
         while not done():
+            self._interrupt.check()
             message = watcher.next(_TICK_S)
             if message is not None:
                 for line in self._narrator.feed(message):

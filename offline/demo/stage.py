@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from eroica.bus import check_broker, delete_topics, ensure_topics
 from eroica.bus.local import EmbeddedBroker
 from eroica.bus.local.children import LOOPBACK, free_port
+from eroica.bus.local.folders import LOCK, OwnFolder, sweep
 from eroica.offline.demo.processes import Processes
 from eroica.offline.demo.scenario import HOSTS, Scenario
 from eroica.schemas.errors import EroicaError, MissingDependency
@@ -27,6 +27,8 @@ JOB_SCRIPT = Path(__file__).with_name("job.py")
 TETHER = Path(__file__).with_name("tether.py")
 SERVICES = ("detect", "group", "localize")
 DATA_BYTES = 4_096 * 1_024
+PREFIX = "eroica-demo-"
+MEMORY = Path("/dev/shm")
 
 Say = Callable[[str], None]
 
@@ -52,9 +54,11 @@ def prepare(
     external: bool,
     own_prefix: bool,
     tell: Say,
+    check: Callable[[], None] = lambda: None,
 ) -> Stage:
     """A broker with our topics on it, for as long as *stack* lasts.
 
+    :param check: called between the steps; raises where no more are wanted.
     :raises MissingDependency: the embedded broker is not installed.
     :raises BrokerError: a broker cannot be used.
     """
@@ -69,12 +73,14 @@ def prepare(
         broker = stack.enter_context(EmbeddedBroker())
         kafka = kafka.model_copy(update={"bootstrap": broker.bootstrap, "extra": {}})
         tell(f"an embedded broker listens at {broker.bootstrap}")
+    check()
     shared_memory = stack.enter_context(_shared_memory())
     agent = settings.agent.model_copy(update={"trace_directory": str(shared_memory)})
     staged = settings.model_copy(update={"kafka": kafka, "agent": agent})
     changes = ensure_topics(kafka)
     if external and own_prefix:
         stack.callback(_forget_topics, staged)
+    check()
     tell(f"{len(changes)} topics are made" if changes else "the topics are there")
     options = [*arguments, "--bootstrap", kafka.bootstrap, "--prefix", kafka.prefix]
     options += ["--set", f"agent.trace_directory={shared_memory}"]
@@ -115,22 +121,28 @@ def start_all(stage: Stage, scenario: Scenario, processes: Processes, tell: Say)
 @contextlib.contextmanager
 def _shared_memory() -> Iterator[Path]:
     """A folder for traces in memory-backed storage where there is some."""
-    base = Path("/dev/shm")
-    usable = base.is_dir() and os.access(base, os.W_OK)
-    folder = Path(tempfile.mkdtemp(prefix=f"eroica-demo-{os.getpid()}-", dir=base if usable else None))
+    usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+    own = OwnFolder(f"{PREFIX}{os.getpid()}-", MEMORY if usable else None)
     try:
-        yield folder
+        yield own.path
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        own.remove()
 
 
-def clean(folder: Path, keep_logs: list[bool]) -> None:
-    """Remove *folder*, but for its logs if *keep_logs* has anything in it."""
+def sweep_stale() -> None:
+    """Remove what demos of this user left behind that were killed outright; logs that a failure keeps stay."""
+    for parent in (MEMORY, None):
+        sweep(PREFIX, parent)
+
+
+def clean(own: OwnFolder, keep_logs: list[bool]) -> None:
+    """Remove the folder, but for its logs if *keep_logs* has anything in it."""
     if not keep_logs:
-        shutil.rmtree(folder, ignore_errors=True)
+        own.remove()
         return
-    for entry in folder.iterdir():
-        if entry.name == "logs":
+    own.give_away()
+    for entry in own.path.iterdir():
+        if entry.name in ("logs", LOCK):
             continue
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)

@@ -52,7 +52,7 @@ def test_a_taken_kafka_port_is_refused_before_anything_starts(taken_port: int, k
 
 def test_the_embedded_broker_leaves_nothing_behind(tansu: EmbeddedBroker) -> None:
     with EmbeddedBroker() as broker:
-        pid, log = broker.pid, broker._directory
+        pid, log = broker.pid, broker._folder.path if broker._folder else None
         assert psutil.pid_exists(pid)
         assert log is not None and log.is_dir()
         assert broker.port != tansu.port
