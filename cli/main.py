@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
@@ -42,6 +43,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Command → (module of this room, one line for the list of commands)."""
 
 INTERNAL_ERROR = 70
+OUTPUT_LOST = 74
+"""Standard output cannot be written; as sysexits.h counts it."""
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 """As the shell counts a program that SIGPIPE ended."""
@@ -132,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     An :class:`EroicaError` becomes one sentence on standard error; a traceback only with ``EROICA_DEBUG=1``.
     """
+    output.prepare_streams()
     try:
         app(args=list(argv) if argv is not None else None, prog_name="eroica", standalone_mode=True)
     except SystemExit as end:
@@ -142,15 +146,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except EroicaError as error:
         return _report(one_line(error, 2_000), error.exit_code)
+    except OSError as error:
+        if not output.is_lost(error):
+            return _internal(error)
+        output.forget_reader()
+        return _report(f"standard output cannot be written ({error.strerror})", OUTPUT_LOST)
     except Exception as error:  # noqa: BLE001  # the last line of defence: a person gets a sentence
-        return _report(f"internal error ({one_line(repr(error), 500)}); EROICA_DEBUG=1 shows where", INTERNAL_ERROR)
+        return _internal(error)
     return 0
+
+
+def _internal(error: Exception) -> int:
+    return _report(f"internal error ({one_line(repr(error), 500)}); EROICA_DEBUG=1 shows where", INTERNAL_ERROR)
 
 
 def _report(sentence: str, code: int) -> int:
     if os.environ.get("EROICA_DEBUG") == "1":
         traceback.print_exc()
-    print(f"eroica: {sentence}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"eroica: {sentence}", file=sys.stderr)
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from eroica.consumers.text import clean
+from eroica.consumers.text import CONTROL, clean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +40,36 @@ def err() -> Console:
     return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
+def prepare_streams() -> None:
+    """Make the standard streams such that no text and no caller can break them.
+
+    What the encoding lacks becomes a question mark, and a stream that the caller closed leads nowhere: the next file that is
+    opened would have its number, and get what is printed.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  # open to the end
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
+
+
+def is_lost(error: OSError) -> bool:
+    """Whether *error* means that standard output cannot be written, say to a full disk."""
+    if error.filename is not None:
+        return False
+    try:
+        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"")
+    except (OSError, ValueError):
+        return True
+    return False
+
+
 def reader_is_gone() -> bool:
     """Whether standard output is a pipe that nobody reads any more."""
     try:
@@ -58,14 +89,22 @@ def forget_reader() -> None:
 
 def print_json(value: Any) -> None:
     """One JSON object on one line of standard output."""
-    sys.stdout.write(json.dumps(value, separators=(",", ":"), ensure_ascii=False) + "\n")
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    sys.stdout.write(escape_controls(text) + "\n")
     sys.stdout.flush()
 
 
 def print_bytes(raw: bytes) -> None:
-    """An encoded message as it stands on its topic, on one line."""
+    """An encoded message as it stands on its topic, on one line; on a terminal with what it would obey escaped."""
+    if sys.stdout.isatty():
+        raw = escape_controls(raw.decode("utf-8", "replace")).encode()
     sys.stdout.buffer.write(raw + b"\n")
     sys.stdout.flush()
+
+
+def escape_controls(text: str) -> str:
+    """JSON *text*, the same value, with the characters escaped that a terminal obeys or hides."""
+    return CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 class PlainLines(logging.Formatter):

@@ -14,7 +14,9 @@ from rich.table import Table
 
 from eroica.cli.options import Common, Words, command
 from eroica.cli.output import out
+from eroica.consumers.text import one_line
 from eroica.schemas.errors import InvalidInput, TopologyError, UsageError
+from eroica.schemas.files import read_bounded
 from eroica.schemas.ranks import RankArray, format_ranks
 from eroica.topology.hosts import Hosts
 from eroica.topology.layout import RankLayout
@@ -23,6 +25,7 @@ from eroica.topology.presets import FRAMEWORKS, build_layout, custom, folded
 MAX_COORDINATE_FILE_BYTES = 64_000_000
 """A file of explicit coordinates is read whole: a million ranks fit."""
 TP_PP_DP_ORDER = "tp-cp-ep-pp-dp"
+NAME_WIDTH = 60
 GRID_RANKS = 512
 """Most ranks that a person is shown as a grid."""
 
@@ -126,7 +129,8 @@ def _layout(framework: str, world: int, options: dict[str, int | str | bool], co
         if coordinates is not None:
             raise UsageError("--coordinates goes with --framework custom only", where="--coordinates")
         if world < 1:
-            raise UsageError("the world size is missing", where="--world", do="give the number of ranks")
+            what = f"a job cannot have {world} ranks" if world else "the world size is missing"
+            raise UsageError(what, where="--world", do="give the number of ranks, 1 or more")
         try:
             return build_layout(framework, world, options)
         except TopologyError as error:
@@ -148,9 +152,7 @@ def _layout(framework: str, world: int, options: dict[str, int | str | bool], co
 
 def _read_coordinates(path: Path) -> dict[str, RankArray]:
     try:
-        if path.stat().st_size > MAX_COORDINATE_FILE_BYTES:
-            raise InvalidInput(f"the file is over {MAX_COORDINATE_FILE_BYTES} bytes", where=str(path))
-        table = msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
+        table = msgspec.json.decode(read_bounded(path, MAX_COORDINATE_FILE_BYTES), type=dict[str, list[int]])
     except OSError as error:
         raise InvalidInput(f"the file cannot be read ({error.strerror})", where=str(path)) from error
     except msgspec.DecodeError as error:
@@ -167,7 +169,7 @@ def _read_coordinates(path: Path) -> dict[str, RankArray]:
 
 def _print(layout: RankLayout, hosts: Hosts, rank: int | None) -> None:
     console = out(markup=True)
-    sizes = ", ".join(f"{axis} {size}" for axis, size in layout.sizes.items())
+    sizes = ", ".join(f"{_shown(axis)} {size}" for axis, size in layout.sizes.items())
     console.print(f"[bold]{layout.framework}[/bold], {layout.world} ranks: {sizes}")
     mine = set() if rank is None else set(layout.peers(rank).tolist())
     if layout.world <= GRID_RANKS:
@@ -179,7 +181,7 @@ def _print(layout: RankLayout, hosts: Hosts, rank: int | None) -> None:
         shown = groups.members[: groups.offsets[1]] if rank is None else groups.containing(rank)
         text = format_ranks(shown)
         kinds.add_row(
-            escape(kind),
+            _shown(kind),
             str(len(groups)),
             str(groups.largest()),
             str(crossing),
@@ -188,11 +190,16 @@ def _print(layout: RankLayout, hosts: Hosts, rank: int | None) -> None:
     console.print(kinds)
     if rank is not None:
         one = np.array([rank], dtype=np.int64)
-        places = ", ".join(f"{axis} {int(v[0])}" for axis, v in layout.coordinates(one).items())
+        places = ", ".join(f"{_shown(axis)} {int(v[0])}" for axis, v in layout.coordinates(one).items())
         console.print(
             f"rank {rank}: {places}; host {int(hosts.host_of[rank])}, rail {int(hosts.rail_of[rank])}; "
             f"its {len(mine) - 1} peers share its pipeline stage"
         )
+
+
+def _shown(axis: str) -> str:
+    """A name that may come from a file, for a console that reads markup."""
+    return escape(one_line(axis, NAME_WIDTH))
 
 
 def _grid(layout: RankLayout, rank: int | None, peers: set[int]) -> Table:

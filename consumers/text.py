@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""What a terminal obeys or hides, but for line feeds and tabs."""
 MAX_TEXT = 4_000
 """Characters shown of one untrusted string."""
 
@@ -14,7 +15,7 @@ def clean(text: object, limit: int = MAX_TEXT) -> str:
 
     Line feeds and tabs stay. Markup is not touched: whoever prints with rich wraps it in ``rich.text.Text`` or escapes it.
     """
-    shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text)[: limit + 1])
+    shown = CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text)[: limit + 1])
     return shown if len(shown) <= limit else shown[:limit] + "…"
 
 

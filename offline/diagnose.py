@@ -90,14 +90,14 @@ def diagnose(
     if timeline is not None:
         return Diagnosis(diagnose_timeline(timeline, settings), 1, [])
     listing = list_traces(source)
-    told.ranks.check_used(listing.files, listing.root)
+    ranks = told.ranks.over(listing.files, listing.root)
     files, job = _of_job(listing, told.job)
     workers: list[_Worker] = []
     unread: list[Unread] = []
     for done, path in enumerate(files):
         tell(path.name, done, len(files))
         try:
-            rank = told.ranks.rank_of(path, listing.root)
+            rank = ranks.of(path)
             workers += [_worker(opened, rank, source) for opened in open_workers(path)]
         except InvalidInput as error:
             unread.append(Unread(path, error.what))

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import yaml
 
 from eroica.schemas.errors import InvalidInput, SchemaError
+from eroica.schemas.files import read_bounded
 from eroica.schemas.ranks import parse_ranks
 from eroica.schemas.verdicts import CauseClass
 
@@ -140,9 +141,7 @@ def _words(value: Any) -> list[str]:
 
 def _load(path: Path) -> Any:
     try:
-        if path.stat().st_size > MAX_LABELS_BYTES:
-            raise InvalidInput(f"the file of labels is over {MAX_LABELS_BYTES} bytes", where=str(path))
-        return yaml.safe_load(path.read_text())
+        return yaml.safe_load(read_bounded(path, MAX_LABELS_BYTES).decode("utf-8"))
     except OSError as error:
         raise InvalidInput(f"the labels cannot be read ({error.strerror})", where=str(path)) from error
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:

@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError, UsageError
+from eroica.schemas.files import read_bounded
 from eroica.schemas.jobs import JobAnnouncement, ProcessGroup, RankInfo
 from eroica.schemas.jobs import Layout as LayoutRecord
 from eroica.schemas.ranks import MAX_RANK, RankArray, format_ranks
@@ -168,9 +169,7 @@ def _check(given: GivenLayout, world: int) -> None:
 
 def _read(path: Path) -> object:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidInput(f"the file is over {MAX_FILE_BYTES} bytes", where=str(path))
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, MAX_FILE_BYTES).decode("utf-8")
     except OSError as error:
         raise InvalidInput(f"the file cannot be read ({error.strerror})", where=str(path), do=_HOW) from error
     except UnicodeDecodeError as error:

@@ -18,11 +18,18 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from eroica.schemas.errors import UsageError
 
+MAX_FILE_BYTES = 1_000_000
+"""Of a settings file."""
+
+
+MAX_MS = 30 * 86_400_000
+"""A month: the longest time that a setting may ask for, in ms."""
+
 
 class Section(BaseModel):
-    """A component's settings: frozen, unknown keys refused."""
+    """A component's settings: frozen, unknown keys refused, every number finite and within bounds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def digest(self) -> str:
         """16 hex digits that change whenever a value does."""
@@ -38,24 +45,28 @@ class KafkaSettings(Section):
     extra: dict[str, str] = Field(
         default_factory=dict, description="librdkafka properties passed through, e.g. security.protocol, sasl.username"
     )
-    connect_timeout_ms: int = Field(5_000, gt=0, description="how long to try before saying that no broker is there")
+    connect_timeout_ms: int = Field(5_000, gt=0, le=600_000, description="how long to try before saying that no broker is there")
 
 
 class AgentSettings(Section):
     """The host's agent."""
 
-    batch_interval_ms: int = Field(1_000, gt=0, description="how often a host's iterations are sent; also the sign of life")
-    ranks_per_shard: int = Field(1_024, gt=0, description="ranks of one job that share a key on iterations")
-    announce_interval_ms: int = Field(30_000, gt=0, description="how often a job is announced again")
-    spool_max_bytes: int = Field(256 * 2**20, gt=0, description="disk used while the broker is away; the oldest go first")
+    batch_interval_ms: int = Field(
+        1_000, gt=0, le=MAX_MS, description="how often a host's iterations are sent; also the sign of life"
+    )
+    ranks_per_shard: int = Field(1_024, gt=0, le=1_048_576, description="ranks of one job that share a key on iterations")
+    announce_interval_ms: int = Field(30_000, gt=0, le=MAX_MS, description="how often a job is announced again")
+    spool_max_bytes: int = Field(
+        256 * 2**20, gt=0, le=2**44, description="disk used while the broker is away; the oldest go first"
+    )
     trace_directory: str = Field("/dev/shm", description="memory-backed storage for traces; /tmp where it is absent")
-    trace_max_bytes: int = Field(4 * 2**30, gt=0, description="a larger trace is not read; the summary says so")
-    summary_timeout_ms: int = Field(120_000, gt=0, description="a summariser that takes longer is ended")
-    summary_processes: int = Field(2, gt=0, description="summarisers at once on a host, niced")
-    max_profile_ms: int = Field(60_000, gt=0, description="a profile is stopped after this, whatever was asked")
-    stacks_timeout_ms: int = Field(20_000, gt=0, description="limit for one dump of stacks")
+    trace_max_bytes: int = Field(4 * 2**30, gt=0, le=2**40, description="a larger trace is not read; the summary says so")
+    summary_timeout_ms: int = Field(120_000, gt=0, le=MAX_MS, description="a summariser that takes longer is ended")
+    summary_processes: int = Field(2, gt=0, le=256, description="summarisers at once on a host, niced")
+    max_profile_ms: int = Field(60_000, gt=0, le=MAX_MS, description="a profile is stopped after this, whatever was asked")
+    stacks_timeout_ms: int = Field(20_000, gt=0, le=MAX_MS, description="limit for one dump of stacks")
     sample_interval_ms: int = Field(
-        250, ge=20, description="between two samples of hardware and host while a profile is under way"
+        250, ge=20, le=MAX_MS, description="between two samples of hardware and host while a profile is under way"
     )
     dcgm_url: str = Field(
         "", description="a DCGM exporter to read GPUs from, instead of NVML, e.g. http://localhost:9400/metrics"
@@ -66,83 +77,102 @@ class AgentSettings(Section):
 class DetectSettings(Section):
     """When a job is slow enough to be profiled ([P] §3; field-facts §1)."""
 
-    window: int = Field(50, gt=1, description="iterations in a window ([P] N = 50)")
-    recent: int = Field(1_000, gt=1, description="iterations that 'recent' spans for the reference ([P] leaves it open)")
-    degradation_ratio: float = Field(1.05, gt=1, description="mean of a window over the reference ([P] 1.05)")
+    window: int = Field(50, gt=1, le=100_000, description="iterations in a window ([P] N = 50)")
+    recent: int = Field(
+        1_000, gt=1, le=1_000_000, description="iterations that 'recent' spans for the reference ([P] leaves it open)"
+    )
+    degradation_ratio: float = Field(1.05, gt=1, le=100, description="mean of a window over the reference ([P] 1.05)")
     reference: Literal["shortest_window", "shortest_iteration"] = Field(
         "shortest_window",
         description="reference: lowest mean of a recent window (robust), or the shortest single iteration ([P] to the letter)",
     )
-    confirm_windows: int = Field(2, gt=0, description="consecutive windows that must agree before a request")
+    confirm_windows: int = Field(2, gt=0, le=1_000, description="consecutive windows that must agree before a request")
     min_shift_mads: float = Field(
         3.0,
         ge=0,
+        le=1_000,
         description="the mean must also move by this many robust standard errors of the reference window; 0: off",
     )
-    spike_window: int = Field(50, gt=1, description="iterations of history for a spike ([G] 50)")
-    spike_min_history: int = Field(20, gt=1, description="fewer say nothing ([G] 20)")
-    spike_z: float = Field(3.0, gt=0, description="robust z of one iteration ([G] 3)")
-    spike_ratio: float = Field(1.8, gt=1, description="and its ratio to the moving average ([G] 1.8)")
-    spike_confirm: int = Field(3, gt=0, description="spikes within a window before a request; one spike is anybody's")
-    blocked_factor: float = Field(5.0, gt=1, description="silence in mean iterations ([P] 5)")
-    blocked_floor_ms: int = Field(30_000, gt=0, description="and at least this long: a checkpoint is no hang")
+    spike_window: int = Field(50, gt=1, le=100_000, description="iterations of history for a spike ([G] 50)")
+    spike_min_history: int = Field(20, gt=1, le=100_000, description="fewer say nothing ([G] 20)")
+    spike_z: float = Field(3.0, gt=0, le=1_000, description="robust z of one iteration ([G] 3)")
+    spike_ratio: float = Field(1.8, gt=1, le=1_000, description="and its ratio to the moving average ([G] 1.8)")
+    spike_confirm: int = Field(3, gt=0, le=100_000, description="spikes within a window before a request; one spike is anybody's")
+    blocked_factor: float = Field(5.0, gt=1, le=1_000, description="silence in mean iterations ([P] 5)")
+    blocked_floor_ms: int = Field(30_000, gt=0, le=MAX_MS, description="and at least this long: a checkpoint is no hang")
     cooldown_ms: int = Field(
         600_000,
         ge=0,
+        le=MAX_MS,
         description="after a request nothing more is asked for this job for so long, for the same or a lesser reason",
     )
     cooldown_worse_ratio: float = Field(
         1.25,
         gt=1,
+        le=1_000,
         description="a confirmed level of so many times the one that was asked about is asked about at once, within the budget",
     )
     budget_share: float = Field(0.002, gt=0, le=1, description="profiled share of a job's iterations (dormant >= 99.8 %)")
-    budget_min_steps: int = Field(20, ge=0, description="profiled steps that are always allowed")
+    budget_min_steps: int = Field(20, ge=0, le=1_000_000, description="profiled steps that are always allowed")
     scheduled_every_ms: int = Field(
         21_600_000,
         ge=0,
+        le=MAX_MS,
         description="a healthy profile of a job that nobody complains about, so often in its own time; 0: never",
     )
-    scheduled_after: int = Field(500, gt=0, description="iterations without trouble before it")
-    warmup: int = Field(10, ge=0, description="first iterations of a launch that count for nothing (compilation, caches)")
-    profile_steps: int = Field(5, ge=0, description="iterations to profile ([G] 2-3; 0: use profile_ms)")
-    profile_ms: int = Field(20_000, ge=0, description="length of a profile in ms where profile_steps is 0 ([P] 20 s)")
-    lead_ms: int = Field(4_000, ge=0, description="time for a request to reach every rank before its start step")
-    lead_steps: int = Field(3, ge=1, description="and at least so many steps ahead")
-    deadline_ms: int = Field(60_000, gt=0, description="how long a class may stay incomplete")
+    scheduled_after: int = Field(500, gt=0, le=10**9, description="iterations without trouble before it")
+    warmup: int = Field(
+        10, ge=0, le=1_000_000, description="first iterations of a launch that count for nothing (compilation, caches)"
+    )
+    profile_steps: int = Field(5, ge=0, le=10_000, description="iterations to profile ([G] 2-3; 0: use profile_ms)")
+    profile_ms: int = Field(20_000, ge=0, le=MAX_MS, description="length of a profile in ms where profile_steps is 0 ([P] 20 s)")
+    lead_ms: int = Field(4_000, ge=0, le=MAX_MS, description="time for a request to reach every rank before its start step")
+    lead_steps: int = Field(3, ge=1, le=100_000, description="and at least so many steps ahead")
+    deadline_ms: int = Field(60_000, gt=0, le=MAX_MS, description="how long a class may stay incomplete")
     with_stack: bool = Field(True, description="ask for Python call stacks")
-    shard_grace_steps: int = Field(4, ge=1, description="a step is closed when every reporting rank is so many steps further")
-    silence_ms: int = Field(20_000, gt=0, description="a rank whose host says nothing for so long is declared absent")
-    history_ms: int = Field(600_000, gt=0, description="what is read again from the topic to rebuild state after a restart")
+    shard_grace_steps: int = Field(
+        4, ge=1, le=100_000, description="a step is closed when every reporting rank is so many steps further"
+    )
+    silence_ms: int = Field(20_000, gt=0, le=MAX_MS, description="a rank whose host says nothing for so long is declared absent")
+    history_ms: int = Field(
+        600_000, gt=0, le=MAX_MS, description="what is read again from the topic to rebuild state after a restart"
+    )
 
 
 class GroupSettings(Section):
     """Collecting the summaries of a request."""
 
-    idle_ms: int = Field(20_000, gt=0, description="a class that received something and then nothing for so long is closed")
-    max_chunk_bytes: int = Field(700_000, gt=0, description="encoded size of a chunk, below the topic's limit")
-    history_ms: int = Field(600_000, gt=0, description="what is read again from the topic to rebuild state after a restart")
-    max_open: int = Field(10_000, gt=0, description="classes open at once; beyond, the oldest is closed")
+    idle_ms: int = Field(
+        20_000, gt=0, le=MAX_MS, description="a class that received something and then nothing for so long is closed"
+    )
+    max_chunk_bytes: int = Field(700_000, gt=0, le=8_000_000, description="encoded size of a chunk, below the topic's limit")
+    history_ms: int = Field(
+        600_000, gt=0, le=MAX_MS, description="what is read again from the topic to rebuild state after a restart"
+    )
+    max_open: int = Field(10_000, gt=0, le=1_000_000, description="classes open at once; beyond, the oldest is closed")
 
 
 class LocalizeSettings(Section):
     """Comparing peers (localisation.md; field-facts §4)."""
 
     rules: Literal["eroica", "paper", "guide"] = Field("eroica", description="rule set")
-    beta_min: float = Field(0.01, gt=0, description="functions below this share of the window do not matter ([P] 1 %)")
-    python_beta_max: float = Field(0.01, gt=0, description="expected box, Python ([P])")
-    collective_beta_max: float = Field(0.30, gt=0, description="expected box, collectives ([P])")
-    peers_sampled: int = Field(100, gt=0, description="peers per worker for the differential distance ([P] N = 100)")
-    peer_distance: float = Field(0.4, gt=0, description="Manhattan distance that counts as different ([P])")
-    mad_factor: float = Field(5.0, gt=0, description="median + k MAD ([P] 5)")
-    guide_z: float = Field(3.5, gt=0, description="robust z on p50 ([G])")
-    seed: int = Field(1, description="sampling of peers")
-    outlier_z: float = Field(3.5, gt=0, description="robust z for own time against peers of the role")
+    beta_min: float = Field(0.01, gt=0, le=1, description="functions below this share of the window do not matter ([P] 1 %)")
+    python_beta_max: float = Field(0.01, gt=0, le=1, description="expected box, Python ([P])")
+    collective_beta_max: float = Field(0.30, gt=0, le=1, description="expected box, collectives ([P])")
+    peers_sampled: int = Field(100, gt=0, le=100_000, description="peers per worker for the differential distance ([P] N = 100)")
+    peer_distance: float = Field(0.4, gt=0, le=10, description="Manhattan distance that counts as different ([P])")
+    mad_factor: float = Field(5.0, gt=0, le=1_000, description="median + k MAD ([P] 5)")
+    guide_z: float = Field(3.5, gt=0, le=1_000, description="robust z on p50 ([G])")
+    seed: int = Field(1, ge=0, le=2**31 - 1, description="sampling of peers")
+    outlier_z: float = Field(3.5, gt=0, le=1_000, description="robust z for own time against peers of the role")
     mad_floor_ratio: float = Field(
-        0.10, gt=0, description="spread is taken as at least this share of the median over the number of steps (Megatron 10 %)"
+        0.10,
+        gt=0,
+        le=10,
+        description="spread is taken as at least this share of the median over the number of steps (Megatron 10 %)",
     )
-    min_effect: float = Field(0.03, ge=0, description="share of the step that mending the cause must give back")
-    min_wait_share: float = Field(0.03, ge=0, description="who waits for less of the step is not named as waiting")
+    min_effect: float = Field(0.03, ge=0, le=1, description="share of the step that mending the cause must give back")
+    min_wait_share: float = Field(0.03, ge=0, le=1, description="who waits for less of the step is not named as waiting")
     accuse_confidence: float = Field(0.5, ge=0, le=1, description="below it nobody is accused")
     playbook_dir: str = Field(
         "", description="folder with YAML files of your own signatures, actions and remedies (docs/playbook.md)", max_length=4_000
@@ -192,6 +222,8 @@ def load_settings(assignments: Iterable[str] = (), under: Mapping[str, Mapping[s
             raise UsageError(f"there is no section {section!r}", where=assignment, do=f"sections: {known}")
         given.setdefault(section, {})[key] = value
     file = os.environ.get("EROICA_CONFIG")
+    if file and Path(file).is_file() and Path(file).stat().st_size > MAX_FILE_BYTES:
+        raise UsageError(f"the settings file is over {MAX_FILE_BYTES} bytes", where=file, do="mend --config or EROICA_CONFIG")
     if file and not Path(file).is_file():
         raise UsageError("the settings file is not there", where=file, do="mend --config or EROICA_CONFIG")
     try:

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from eroica.schemas.control import Reason
 from eroica.schemas.errors import InvalidInput, UsageError
+from eroica.schemas.files import read_bounded
 from eroica.simulator.yamlfile import line_of, read_yaml
 
 __all__ = [
@@ -32,10 +33,12 @@ MAX_SCENARIO_BYTES = 1_000_000
 MAX_WORLD = 1_048_576
 MAX_STEPS = 200
 
-Positive = Annotated[float, Meta(gt=0)]
-NotNegative = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0, le=1e6)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e6)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=100_000)]
+Milliseconds = Annotated[int, Meta(ge=1, le=10**9)]
+"""Bounds that no machine and no job comes near: times, rates and sizes stay finite whatever is made of them."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,7 +177,7 @@ class Profile(Part, frozen=True, kw_only=True):
     """Expert-parallel ranks tell how long they wait for each source, as DeepEP can count it."""
     max_slot_values: Count = 128
     """Executions of a communicator that a summary holds."""
-    deadline_ms: Count = 60_000
+    deadline_ms: Milliseconds = 60_000
 
 
 class History(Part, frozen=True, kw_only=True):
@@ -185,7 +188,7 @@ class History(Part, frozen=True, kw_only=True):
     after: Annotated[int, Meta(ge=0, le=100_000)] = 120
     """Iterations with it, at the end of which the job is profiled; detect needs a hundred to be sure by its defaults."""
     baseline: bool = False
-    batch_ms: Count = 2_000
+    batch_ms: Milliseconds = 2_000
     ranks_per_shard: Count = 1_024
 
 
@@ -195,7 +198,7 @@ class Scenario(Part, frozen=True, kw_only=True):
     name: str = "scenario"
     """In the labels, and part of the run's id; verdicts speak of the job by ``job.name``."""
     about: str = ""
-    seed: int = 1
+    seed: Annotated[int, Meta(ge=0, le=2**62)] = 1
     start: str = ""
     """Event time of the first announcement, RFC 3339; by default the turn of the year 2026, and the present for a broker, which
     would forget old messages at once."""
@@ -216,9 +219,7 @@ def load_scenario(path: Path, assignments: Sequence[str] = ()) -> Scenario:
     :raises InvalidInput: not YAML, or not a scenario; names the field.
     """
     try:
-        if path.stat().st_size > MAX_SCENARIO_BYTES:
-            raise InvalidInput(f"the file is over {MAX_SCENARIO_BYTES} bytes", where=str(path))
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, MAX_SCENARIO_BYTES).decode("utf-8")
     except OSError as error:
         raise UsageError(f"the scenario cannot be read ({error.strerror})", where=str(path)) from error
     except UnicodeDecodeError as error:

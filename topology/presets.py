@@ -229,6 +229,8 @@ def custom(coordinates: Mapping[str, RankArray], *, vpp: int = 1) -> RankLayout:
     worlds = {values.size for values in table.values()}
     if len(worlds) != 1:
         raise TopologyError("the axes have different numbers of ranks", do="give every rank every coordinate")
+    if worlds == {0}:
+        raise TopologyError("the axes place no rank", do="give every rank every coordinate")
     dense = {a: v for a, v in table.items() if a not in EXPERT_AXES}
     expert = {a: v for a, v in table.items() if a in EXPERT_AXES}
     grids: dict[str, Grid | CoordinateTable] = {}

@@ -80,6 +80,8 @@ class Directory:
             ) from error
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        self.swept = _sweep_sockets(path)
+        """Sockets of dead processes that were removed."""
 
     def release(self) -> None:
         """Give the directory up."""
@@ -210,6 +212,30 @@ class DatagramServer:
                 pid, then = self._farewells.get_nowait()
                 self._hand_over(self._rings.finish(pid))
                 then()
+
+
+def _sweep_sockets(directory: Path) -> int:
+    """Remove the sockets that processes left behind that were killed: of no living process here, and nobody answers on them."""
+    removed = 0
+    for entry in directory.glob("hook-*.sock"):
+        pid = entry.name[len("hook-") : -len(".sock")]
+        if not pid.isdigit() or len(pid) > 9 or _lives(int(pid)) or hook_listens(directory, int(pid)):
+            continue
+        with suppress(OSError):
+            if stat.S_ISSOCK(entry.lstat().st_mode):
+                entry.unlink()
+                removed += 1
+    return removed
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def hook_listens(directory: Path, pid: int) -> bool:

@@ -44,6 +44,8 @@ def open_workers(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[Op
     :raises InvalidInput: it cannot be read, or is neither a torch trace nor an Nsight Systems export.
     """
     path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InvalidInput("it is no ordinary file", where=str(path), do="write the trace to a file first")
     if (kind := known_stranger(path)) is not None:
         raise InvalidInput(kind[0], where=str(path), do=kind[1].replace("REPORT", path.name))
     if not is_sqlite(path):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from eroica.producers.trace.frontend import SUFFIXES
+from eroica.producers.trace.matching import compiled, first_groups
 from eroica.producers.trace.strangers import known_stranger
 from eroica.schemas.errors import InvalidInput, UsageError
 from eroica.schemas.ranks import MAX_RANK
@@ -19,6 +19,7 @@ MAX_NAMED = 5
 MAX_LOOKED_INTO = 1_000
 """Other files whose beginning is looked at."""
 SIDE_SUFFIX = ".side.json"
+PATTERN_OPTION = "--rank-from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class RankRule:
     """The user's word on ranks: ``FILE=N`` by name, and a pattern whose first group is the rank."""
 
     named: tuple[tuple[str, int], ...] = ()
-    pattern: re.Pattern[str] | None = None
+    pattern: str = ""
 
     @classmethod
     def parse(cls, assignments: Sequence[str], pattern: str = "") -> RankRule:
@@ -40,40 +41,50 @@ class RankRule:
             if not equals or not file or not number.isdigit() or int(number[:9]) > MAX_RANK:
                 raise UsageError(f"{text!r} is not FILE=N", where="--rank", do="e.g. --rank node-3/trace.json=24")
             named.append((file, int(number)))
-        try:
-            compiled = re.compile(pattern) if pattern else None
-        except re.error as error:
-            raise UsageError(f"{pattern!r} is no regular expression ({error})", where="--rank-from") from error
-        if compiled is not None and compiled.groups < 1:
-            raise UsageError(f"{pattern!r} has no group for the rank", where="--rank-from", do=r"e.g. --rank-from 'gpu(\d+)'")
-        return cls(tuple(named), compiled)
+        return cls(tuple(named), compiled(pattern, PATTERN_OPTION).pattern if pattern else "")
 
-    def rank_of(self, path: Path, root: Path) -> int | None:
-        """The rank of *path*, None where the user said nothing of it.
+    def over(self, paths: Sequence[Path], root: Path) -> Ranks:
+        """The rule for *paths*, all searched at once.
 
-        :raises InvalidInput: the pattern's group is no rank.
+        :raises UsageError: the user names a file that is not there, or the pattern takes too long.
         """
-        relative = relative_to(path, root).as_posix()
-        for file, rank in self.named:
-            if relative == file or relative.endswith("/" + file) or str(path) == file:
-                return rank
-        match = self.pattern.search(relative) if self.pattern is not None else None
-        if match is None:
-            return None
-        text = match.group(1) or ""
-        if not text.isdigit() or int(text[:9]) > MAX_RANK:
-            raise InvalidInput(f"the pattern finds {text[:40]!r}, which is no rank", where=str(path), do="mend --rank-from")
-        return int(text)
+        self._check_used(paths, root)
+        names = [relative_to(path, root).as_posix() for path in paths]
+        found = first_groups(self.pattern, names, PATTERN_OPTION) if self.pattern and names else [None] * len(names)
+        return Ranks(self.named, root, {name: text for name, text in zip(names, found, strict=True) if text is not None})
 
-    def check_used(self, paths: Sequence[Path], root: Path) -> None:
-        """Every file that the user names must be there.
-
-        :raises UsageError: one is not.
-        """
+    def _check_used(self, paths: Sequence[Path], root: Path) -> None:
+        """Every file that the user names must be there."""
         there = [relative_to(path, root).as_posix() for path in paths] + [str(path) for path in paths]
         for file, _ in self.named:
             if not any(one == file or one.endswith("/" + file) for one in there):
                 raise UsageError(f"there is no trace {file!r}", where="--rank", do="name it as below the folder")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What the user's word comes to for the files of one folder."""
+
+    named: tuple[tuple[str, int], ...]
+    root: Path
+    found: Mapping[str, str]
+    """Path below the folder → what the pattern's group holds."""
+
+    def of(self, path: Path) -> int | None:
+        """The rank of *path*, None where the user said nothing of it.
+
+        :raises InvalidInput: the pattern's group is no rank.
+        """
+        relative = relative_to(path, self.root).as_posix()
+        for file, rank in self.named:
+            if relative == file or relative.endswith("/" + file) or str(path) == file:
+                return rank
+        text = self.found.get(relative)
+        if text is None:
+            return None
+        if not text.isdigit() or int(text[:9]) > MAX_RANK:
+            raise InvalidInput(f"the pattern finds {text[:40]!r}, which is no rank", where=str(path), do=f"mend {PATTERN_OPTION}")
+        return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,8 @@ def list_traces(source: str | Path) -> Listing:
     place = Path(source)
     if place.is_file():
         return Listing(place.parent, [place], {})
+    if place.exists() and not place.is_dir():
+        raise InvalidInput("it is neither an ordinary file nor a folder", where=str(source), do="write the trace to a file first")
     if not place.is_dir():
         raise InvalidInput(
             "there is no such file or folder", where=str(source), do="give a trace, or the folder that holds the ranks' traces"

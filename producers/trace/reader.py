@@ -75,27 +75,36 @@ class _Reader:
         self.tail: bytes | None = None
 
     def read(self, blocks: Iterator[bytes]) -> dict[str, Any]:
-        buffer = b""
+        parts: list[bytes] = []
+        size, need = 0, PIECE_BYTES
         for block in blocks:
-            buffer = buffer + block if buffer else block
+            parts.append(block)
+            size += len(block)
+            if size < need:
+                continue
+            buffer = b"".join(parts)
             if self.tail is not None:
                 self.tail, buffer = self._bounded(self.tail + buffer), b""
-                continue
-            if len(buffer) < PIECE_BYTES:
-                continue
-            cut = _last_boundary(buffer)
-            if cut is None or not (self.started or self._has_head(buffer[: cut[0]])):
-                self._bounded(buffer)
-                continue
-            rest = buffer[cut[1] :]
-            if self.started and self.builder.scan(buffer, 0, cut[0]):
-                buffer = rest
-                continue
-            piece, buffer = buffer[: cut[0]], b""
-            unfinished = self._piece(piece)
-            buffer = unfinished + b"," + rest if unfinished else rest
-        self._last(buffer)
+            else:
+                buffer = self._next(buffer)
+            parts, size = [buffer], len(buffer)
+            # What was looked at in vain is looked at again when it is twice as long, so that all looks together stay linear.
+            need = min(max(PIECE_BYTES, 2 * size, len(self.tail or b"")), MAX_EVENT_BYTES + 1)
+        self._last(b"".join(parts))
         return self.meta
+
+    def _next(self, buffer: bytes) -> bytes:
+        """Read the whole events of *buffer*; returns what remains of it."""
+        cut = _last_boundary(buffer)
+        if cut is None or not (self.started or self._has_head(buffer[: cut[0]])):
+            if not self.started and buffer.removeprefix(_BOM).strip():
+                self._open(buffer)
+            return self._bounded(buffer)
+        rest = buffer[cut[1] :]
+        if self.started and self.builder.scan(buffer, 0, cut[0]):
+            return rest
+        unfinished = self._piece(buffer[: cut[0]])
+        return unfinished + b"," + rest if unfinished else rest
 
     def _bounded(self, raw: bytes) -> bytes:
         if len(raw) > MAX_EVENT_BYTES:

@@ -16,7 +16,7 @@ def read_side(trace_path: str | Path) -> tuple[bool, Any]:
     The file is ``rank0.side.json`` or ``rank0.json.side.json`` beside ``rank0.json``.
     """
     places = (Path(trace_path).with_suffix(SIDE_SUFFIX), Path(f"{trace_path}{SIDE_SUFFIX}"))
-    side = next((p for p in places if p.exists()), None)
+    side = next((p for p in places if p.is_file()), None)
     if side is None:
         return False, None
     try:

@@ -114,3 +114,26 @@ def test_a_pid_that_is_used_again_is_not_the_old_process(tmp_path: Path) -> None
     assert watch.gone([77]) == []
     stat.write_text(line.format(6_000))
     assert watch.gone([77]) == [77]
+
+
+def test_sockets_of_dead_processes_are_swept_and_no_others(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait(20)
+    elsewhere = 4_194_303  # no process here has this id: as one in another container
+    held = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
+    for sock, pid in zip(held, (dead.pid, elsewhere), strict=True):
+        sock.bind(str(tmp_path / f"hook-{pid}.sock"))
+    held[0].close()
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    left.bind(str(tmp_path / f"hook-{os.getpid()}.sock"))
+    left.close()
+    (tmp_path / "hook-x.sock").write_text("no number")
+    (tmp_path / f"hook-{dead.pid}0000.sock").write_text("too long a number, and no socket")
+    directory = Directory(tmp_path)
+    assert directory.swept == 1
+    assert not (tmp_path / f"hook-{dead.pid}.sock").exists()
+    assert (tmp_path / f"hook-{elsewhere}.sock").exists(), "somebody listens there"
+    assert (tmp_path / f"hook-{os.getpid()}.sock").exists(), "this process lives"
+    assert len(list(tmp_path.glob("hook-*.sock"))) == 4
+    directory.release()
+    held[1].close()

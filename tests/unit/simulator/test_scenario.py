@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 import eroica.simulator
 from eroica.schemas.errors import EroicaError, InvalidInput, UsageError
 from eroica.schemas.ranks import format_ranks
-from eroica.simulator.scenario import load_scenario, parse_scenario
+from eroica.simulator.scenario import Noise, Scenario, load_scenario, parse_scenario
 from eroica.simulator.simulation import Simulation
 
 pytestmark = pytest.mark.unit
@@ -149,3 +150,34 @@ def test_the_gallery_is_readable_and_says_what_it_is(path: Path) -> None:
 def test_a_file_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         load_scenario(tmp_path / "nothing.yaml")
+
+
+def _floats(kind: type, place: str = "") -> list[str]:
+    """Every field of a scenario that is a number with a fraction."""
+    found: list[str] = []
+    for field in msgspec.structs.fields(kind):
+        name = f"{place}{field.name}"
+        if isinstance(field.default, msgspec.Struct):
+            found += _floats(type(field.default), name + ".")
+        elif isinstance(field.default, float):
+            found.append(name)
+    return found
+
+
+FLOATS = [*_floats(Scenario), *_floats(Noise, "noise."), "faults.0.dose", "faults.0.strength", "cluster.other_speed.x"]
+
+
+@pytest.mark.parametrize("field", FLOATS)
+def test_every_number_is_finite(field: str) -> None:
+    text = "noise: {}\nfaults: [{fault: slow_gpu_clock}]\n"
+    for wrong in (".inf", "-.inf", ".nan", "'inf'", "'nan'", "1.0e+300", "1" + "0" * 40):
+        with pytest.raises(InvalidInput, match=field.rpartition(".")[2] if "other" not in field else "other_speed"):
+            parse_scenario(text, [f"{field}={wrong}"])
+
+
+@pytest.mark.parametrize(
+    "assignment", ["seed=-1", "profile.deadline_ms=99999999999", "job.micro_batches=100001", "job.chunks=1.0e+300"]
+)
+def test_whole_numbers_have_bounds_too(assignment: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_scenario("", [assignment])

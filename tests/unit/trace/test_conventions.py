@@ -33,8 +33,8 @@ def read(root: Path, rule: RankRule | None = None, job: str = "") -> tuple[dict[
     """Rank → file below the folder, and what was said."""
     listing = list_traces(root)
     rule = rule or RankRule()
-    rule.check_used(listing.files, listing.root)
-    found = [Found.of(o, rule.rank_of(path, root), listing.root) for path in listing.files for o in open_workers(path)]
+    ranks = rule.over(listing.files, listing.root)
+    found = [Found.of(o, ranks.of(path), listing.root) for path in listing.files for o in open_workers(path)]
     named, notes = name_ranks(found)
     chosen, said = one_run(named, root, job)
     return {one.rank: one.path.relative_to(root).as_posix() for one in chosen}, [*listing.notes, *notes, *said]
