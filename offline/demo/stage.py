@@ -17,6 +17,7 @@ import numpy as np
 from eroica.bus import check_broker, delete_topics, ensure_topics
 from eroica.bus.local import EmbeddedBroker
 from eroica.bus.local.children import LOOPBACK, free_port
+from eroica.bus.local.embedded import PREFIX as BROKER_PREFIX
 from eroica.bus.local.folders import LOCK, OwnFolder, sweep
 from eroica.offline.demo.processes import Processes
 from eroica.offline.demo.scenario import HOSTS, Scenario
@@ -133,6 +134,7 @@ def sweep_stale() -> None:
     """Remove what demos of this user left behind that were killed outright; logs that a failure keeps stay."""
     for parent in (MEMORY, None):
         sweep(PREFIX, parent)
+    sweep(BROKER_PREFIX)
 
 
 def clean(own: OwnFolder, keep_logs: list[bool]) -> None:

@@ -118,13 +118,32 @@ def test_whatever_ends_it_nothing_stays(tmp_path: Path, number: signal.Signals, 
         assert demo.wait(30) == code
         _, alive = psutil.wait_procs(below, timeout=20)
         assert alive == []
-        if number != signal.SIGKILL:
-            assert left_behind(tmp_path, demo.pid) == []
+        if number == signal.SIGKILL:
+            assert len(left_behind(tmp_path, demo.pid)) == 3, "its folder, that in memory, and the broker's"
+            another = [*EROICA, "demo", "--bootstrap", "127.0.0.1:1"]  # it gets no further than to tidy up
+            assert subprocess.run(another, env={**os.environ, "TMPDIR": str(tmp_path / "scratch")}, check=False).returncode == 4
+        assert left_behind(tmp_path, demo.pid) == []
         assert "Traceback" not in log.read_text()
     finally:
         demo.kill()
         for path in Path("/dev/shm").glob(f"eroica-demo-{demo.pid}-*"):
             subprocess.run(["rm", "-rf", str(path)], check=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("children", [1, 3, 6])
+def test_a_signal_while_the_parts_are_started_is_never_lost(tmp_path: Path, number: signal.Signals, children: int) -> None:
+    log = tmp_path / "told.txt"
+    with log.open("w") as told:
+        demo = subprocess.Popen([*EROICA, "demo", "--json"], env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=told)
+    try:
+        wait_for(lambda: len(psutil.Process(demo.pid).children()) >= children, demo, pause_s=0.001)
+        demo.send_signal(number)
+        assert demo.wait(30) == 128 + number
+        assert left_behind(tmp_path, demo.pid) == []
+        assert "Traceback" not in log.read_text()
+    finally:
+        demo.kill()
 
 
 def test_a_part_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -144,9 +163,11 @@ def test_a_part_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
         demo.kill()
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 120.0) -> None:
+def wait_for(
+    condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 120.0, pause_s: float = 0.1
+) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert process.poll() is None, "the demo ended"
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
+        time.sleep(pause_s)
