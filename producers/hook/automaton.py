@@ -133,10 +133,11 @@ class Automaton:
                     self._learning = False
                     return _new(Iteration, (number, begun, end))
                 self.position = position
-            self._unmatched += 1
-            if self._unmatched >= self._patience and not self._learning:
-                self._learning = True
-                self._forget()
+            self._unmatched = unmatched = self._unmatched + 1
+            if not self._learning:
+                if unmatched >= self._patience:
+                    self._learning = True
+                    self._forget()
                 return None
         return self._learn(symbol, start, end) if self._learning else None
 

@@ -16,8 +16,6 @@ from eroica.producers.hook.guard import Guard
 from eroica.producers.hook.recorder import Recorder
 from eroica.producers.hook.userprofiler import UserProfilers
 
-_TOKEN = "_eroica_token"
-_DEPTH = "_eroica_depth"
 _WRAPPED = "_eroica_wrapped"
 
 
@@ -30,7 +28,12 @@ class Patch:
         self.users = UserProfilers(self.guard)
         self.recorder = Recorder(torch, self.guard, self.users)
         self._steps_seen = 0
-        self._is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
+        compiler: Any = getattr(torch, "compiler", _Uncompiled)
+        self._compiler: Any = _Uncompiled
+        self._is_traced: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
+        if hasattr(compiler, "is_dynamo_compiling") and hasattr(compiler, "_is_compiling_flag"):
+            # The two halves of is_compiling(), which looks for them in three modules.
+            self._compiler, self._is_traced = compiler, compiler.is_dynamo_compiling
 
     def install(self) -> None:
         """Wrap torch's calls.
@@ -42,6 +45,9 @@ class Patch:
         base = import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
         scaler = getattr(import_module("torch.amp.grad_scaler"), "GradScaler", None)
         self.users.install(self.torch)
+        # For iterators that were made before, or whose own __init__ does not call its parent's.
+        base._eroica_symbol = -1
+        base._eroica_inside = False
         self._wrap_init(base)
         for kind in (base, *_subclasses(base)):
             self._wrap_next(kind)
@@ -70,7 +76,7 @@ class Patch:
                     getattr(loader, "batch_size", None),
                     type(getattr(loader, "sampler", None)).__qualname__,
                 )
-                setattr(iterator, _TOKEN, self.recorder.loaders.token(loader, likeness))
+                iterator._eroica_symbol = self.recorder.loaders.token(loader, likeness) << 1
                 self._wrap_next(type(iterator))
 
         base.__init__ = init
@@ -84,16 +90,17 @@ class Patch:
 
         @functools.wraps(original)
         def wrapped(iterator: Any) -> Any:
-            state = iterator.__dict__
-            if guard.tripped or state.get(_DEPTH):
+            if iterator._eroica_inside or guard.tripped:
                 return original(iterator)
             recorder = self.recorder
-            state[_DEPTH] = True
-            token = entered_ns = 0
+            symbol = iterator._eroica_symbol
+            iterator._eroica_inside = True
+            entered_ns = 0
             returned = False
             try:
-                token = state[_TOKEN] if _TOKEN in state else self._loader_token(iterator)
-                entered_ns = recorder.loader_enter(token)
+                if symbol < 0:
+                    symbol = self._loader_symbol(iterator)
+                entered_ns = recorder.loader_enter(symbol)
             except Exception as error:  # noqa: BLE001 - see Guard
                 guard.note(error)
             try:
@@ -101,24 +108,25 @@ class Patch:
                 returned = True
                 return batch
             finally:
-                state[_DEPTH] = False
+                iterator._eroica_inside = False
                 try:
-                    recorder.loader_exit(token, entered_ns, returned)
+                    recorder.loader_exit(symbol, entered_ns, returned)
                 except Exception as error:  # noqa: BLE001 - see Guard
                     guard.note(error)
 
         setattr(wrapped, _WRAPPED, True)
         kind.__next__ = wrapped
 
-    def _loader_token(self, iterator: Any) -> int:
+    def _loader_symbol(self, iterator: Any) -> int:
         """Of an iterator made before we were installed: all that is left of its loader is the data set."""
         dataset = iterator._dataset
-        token = self.recorder.loaders.token(dataset, type(dataset).__qualname__)
-        iterator.__dict__[_TOKEN] = token
-        return token
+        symbol = self.recorder.loaders.token(dataset, type(dataset).__qualname__) << 1
+        iterator._eroica_symbol = symbol
+        return symbol
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._is_compiling() or self.guard.tripped:
+        # The first call is the one that torch.compile answers while it traces, and then it sees no more of us.
+        if self._is_traced() or self._compiler._is_compiling_flag or self.guard.tripped:
             return
         self._steps_seen += 1
         try:
@@ -159,6 +167,12 @@ def _subclasses(kind: Any) -> list[Any]:
     for child in kind.__subclasses__():
         found += [child, *_subclasses(child)]
     return found
+
+
+class _Uncompiled:
+    """In place of ``torch.compiler`` where that does not tell by a flag."""
+
+    _is_compiling_flag = False
 
 
 def _never() -> bool:

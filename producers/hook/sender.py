@@ -10,19 +10,17 @@ import socket
 import stat
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from eroica.producers.hook.ring import Ring
+from eroica.producers.hook.ring import BELL_WORD, Ring
 from eroica.producers.hook.wire import (
     ENV_RUNTIME_DIR,
     GOODBYE,
     ITERATION,
     MAX_DATAGRAM_BYTES,
     PROBE,
-    RING_BELL_PLACE,
     pack_event,
     runtime_dir,
     unpack,
@@ -62,14 +60,11 @@ class Sender:
         self._poll = select.poll()
         self._connected = False
         self._look_at_ns = 0
-        self.put: Callable[[int, int, int, int, int], bool] = _refuse
-        """The short way of :meth:`event`, of the same arguments; where it answers false, :meth:`event` must be called."""
+        self.ring = Ring(pid)
+        """Always the same one. Where its ``put``, the short way of :meth:`event`, answers false, :meth:`event` must be called."""
         self._backlog: deque[bytes] = deque()
-        self._ring: Ring | None = None
         self._use_ring = use_ring
         self._pulse = 0
-        self._bell = b""
-        """The bell when the socket was last found empty; empty: it must be asked."""
         self._attended = False
         """The agent of this connection reads the ring."""
         self._offered_ns = 0
@@ -77,14 +72,14 @@ class Sender:
     @property
     def channel(self) -> str:
         """How events travel now: ``none``, ``ring`` or ``datagrams``."""
-        return "none" if not self._connected else "ring" if self._ring is not None else "datagrams"
+        return "none" if not self._connected else "ring" if self.ring.is_open else "datagrams"
 
     def event(self, code: int, step: int, mono_ns: int, wall_ns: int, duration_ns: int) -> bool:
         """Tell of one event; false if it was dropped. Iterations that find the datagram queue full go with a later event."""
         if mono_ns >= self._look_at_ns:
             self._look(mono_ns)
-        ring = self._ring
-        if ring is not None:
+        ring = self.ring
+        if ring.is_open:
             waits = bool(self._backlog) and not self._flush(mono_ns)
             ring.alarm_ns = self._look_at_ns
             # What an agent has not read stays for its successor, as far as there is room.
@@ -106,7 +101,7 @@ class Sender:
         if len(data) > MAX_DATAGRAM_BYTES or not self._connected:
             self.dropped += 1
             return False
-        sent = self._attempt(data, mono_ns, self._ring)
+        sent = self._attempt(data, mono_ns, self.ring if self.ring.is_open else None)
         if sent and not self._offered_ns:
             self._offered_ns = mono_ns
         return bool(sent) or self._keep(data, sent, False)
@@ -125,7 +120,7 @@ class Sender:
     def goodbye(self, step: int, mono_ns: int, wall_ns: int) -> None:
         """The last event, also as a datagram: then the agent knows at once, and reads what is left in the ring first."""
         self.event(GOODBYE, step, mono_ns, wall_ns, 0)
-        if self._ring is not None and self._connected:
+        if self.ring.is_open and self._connected:
             self._attempt(pack_event(GOODBYE, self.pid, step, mono_ns, wall_ns, 0), mono_ns)
 
     def drain(self, mono_ns: int) -> None:
@@ -136,17 +131,14 @@ class Sender:
 
     def receive(self) -> dict[str, Any] | None:
         """The next command that waits on the socket, or ``None``; whatever is no JSON object is passed over."""
-        ring = self._ring
-        bell = b""
-        if ring is not None and self._attended:
-            bell = ring.memory[RING_BELL_PLACE]
-            if bell == self._bell:
-                return None
-        if self._socket is None:
+        ring = self.ring
+        bell = ring.words[BELL_WORD]
+        if bell == ring.heard or self._socket is None:
             return None
         # Asking first costs a third of the exception that an empty socket raises, and it nearly always is empty.
         if not self._poll.poll(0):
-            self._bell = bell
+            if self._attended:
+                ring.heard = bell
             return None
         try:
             message = unpack(self._socket.recv(MAX_DATAGRAM_BYTES + 1))
@@ -187,8 +179,7 @@ class Sender:
     def _keep(self, data: bytes, sent: bool | None, wanted: bool) -> bool:
         if sent is None and wanted and len(self._backlog) < BACKLOG:
             self._backlog.append(data)
-            if self._ring is not None:
-                self._ring.alarm_ns = 0
+            self.ring.alarm_ns = 0
             return True
         self.dropped += 1
         return False
@@ -210,11 +201,11 @@ class Sender:
     def _look(self, mono_ns: int) -> None:
         """Once a second: look for an agent, or ask whether the one that was found is still there."""
         self._look_at_ns = mono_ns + RECONNECT_NS
-        ring = self._ring
-        if self._connected and ring is not None:
+        ring = self.ring
+        if self._connected and ring.is_open:
             pulse = ring.pulse
             # Whatever became of the bell, once a second the socket itself is asked for commands.
-            self._bell = b""
+            ring.heard = -1
             if pulse != self._pulse:
                 self._pulse = pulse
                 self._attended = True
@@ -242,22 +233,21 @@ class Sender:
         self._connected = True
         self.connections += 1
         self._attended = False
-        self._bell = b""
         self._offered_ns = 0
-        if self._ring is None and self._use_ring:
+        ring = self.ring
+        ring.heard = -1
+        if self._use_ring and not ring.is_open:
             try:
-                self._ring = Ring(self.pid)
-                self.put = self._ring.put
+                ring.open()
             except (OSError, AttributeError):
                 self._use_ring = False
-        self._pulse = self._ring.pulse if self._ring is not None else 0
+        self._pulse = ring.pulse if ring.is_open else 0
 
     def _drop_ring(self) -> None:
-        self.put = _refuse
-        if self._ring is not None:
-            self.dropped += self._ring.unread
-            self._ring.close()
-            self._ring = None
+        self._attended = False
+        if self.ring.is_open:
+            self.dropped += self.ring.unread
+            self.ring.close()
 
     def _trustworthy(self) -> bool:
         """A folder in the shared temporary directory must be ours and closed to others, for its owner may command profiles."""
@@ -285,8 +275,3 @@ class Sender:
         self._poll = select.poll()
         self._poll.register(fresh, select.POLLIN)
         self._socket = fresh
-
-
-def _refuse(code: int, step: int, mono_ns: int, wall_ns: int, duration_ns: int) -> bool:
-    """Where there is no ring."""
-    return False

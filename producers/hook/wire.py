@@ -41,7 +41,6 @@ RING_STATE_AT = 16
 RING_BELL = struct.Struct("<Q")
 """Written by the agent at ``RING_BELL_AT``: commands sent so far, so that the hook need not ask its socket."""
 RING_BELL_AT = 32
-RING_BELL_PLACE = slice(RING_BELL_AT, RING_BELL_AT + RING_BELL.size)
 RING_HEADER_BYTES = 64
 SLOT = struct.Struct(EVENT.format + "Q")
 """An event record, then its number + 1."""

@@ -57,7 +57,7 @@ def layouts(draw: st.DrawFn) -> RankLayout:
 
 
 @given(layouts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_groups_of_every_kind_partition_the_world(layout: RankLayout) -> None:
     for kind in layout.kinds:
         groups = layout.groups(kind)
@@ -70,7 +70,7 @@ def test_groups_of_every_kind_partition_the_world(layout: RankLayout) -> None:
 
 
 @given(layouts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_coordinates_and_ranks_are_one_to_one(layout: RankLayout) -> None:
     for grid in layout.grids.values():
         assert isinstance(grid, Grid)
@@ -85,7 +85,7 @@ def has_one_pipeline(layout: RankLayout) -> bool:
 
 
 @given(layouts().filter(has_one_pipeline))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_layout_given_by_its_coordinates_has_the_same_groups(layout: RankLayout) -> None:
     rebuilt = custom(layout.coordinates())
     axes = set(layout.coordinates())
