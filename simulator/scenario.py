@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +11,7 @@ from msgspec import Meta
 
 from eroica.schemas.control import Reason
 from eroica.schemas.errors import InvalidInput, UsageError
-from eroica.schemas.wording import did_you_mean
+from eroica.simulator.unknown import assigned_at, unknown_field
 from eroica.simulator.yamlfile import line_of, read_yaml
 
 __all__ = [
@@ -31,7 +29,6 @@ __all__ = [
     "parse_scenario",
 ]
 
-_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `\$\.?([^`]*)`)?")
 MAX_SCENARIO_BYTES = 1_000_000
 MAX_WORLD = 1_048_576
 MAX_STEPS = 200
@@ -242,42 +239,12 @@ def parse_scenario(text: str, assignments: Sequence[str] = (), where: str = "sce
     try:
         return msgspec.convert(tree, Scenario, strict=False)
     except msgspec.ValidationError as error:
-        if (unknown := _unknown_field(str(error), assignments)) is not None:
+        if (unknown := unknown_field(str(error), assignments, Scenario)) is not None:
             raise unknown from error
         line = 0 if assignments else line_of(text, str(error))
-        raise InvalidInput(
-            str(error), where=f"{where}, line {line}" if line else where, do="the fields are described in docs/simulator.md"
-        ) from error
-
-
-def _unknown_field(problem: str, assignments: Sequence[str]) -> UsageError | None:
-    """What to say where *problem* is that one of *assignments* names a field that there is not."""
-    told = _UNKNOWN.match(problem)
-    if told is None:
-        return None
-    field, place = told[1], [name for name in re.split(r"[.\[\]]+", told[2] or "") if name and not name.isdigit()]
-    for assignment in assignments:
-        names = assignment.partition("=")[0].strip().split(".")
-        if names[-1] != field or [n for n in names[:-1] if not n.isdigit()] != place:
-            continue
-        known = _fields_at(names[:-1])
-        return UsageError(
-            f"there is no field {field[:60]!r} in {'.'.join(names[:-1]) or 'a scenario'}",
-            where=f"--set {assignment[:100]}",
-            do=f"{did_you_mean(field, known)}its fields: {', '.join(known)}",
-        )
-    return None
-
-
-def _fields_at(path: Sequence[str]) -> list[str]:
-    """Names of the fields of the part of a scenario at *path*, numbers in lists aside."""
-    at: type[msgspec.Struct] = Scenario
-    for name in path:
-        if name.isdigit():
-            continue
-        kind = next(f.type for f in msgspec.structs.fields(at) if f.name == name)
-        at = next(t for t in (kind, *typing.get_args(kind)) if isinstance(t, type) and issubclass(t, Part))
-    return [f.name for f in msgspec.structs.fields(at)]
+        assigned = assigned_at(str(error), assignments)
+        place = f"--set {assigned[:100]}" if assigned else f"{where}, line {line}" if line else where
+        raise InvalidInput(str(error), where=place, do="the fields are described in docs/simulator.md") from error
 
 
 def _assign(tree: dict[str, Any], assignment: str) -> None:

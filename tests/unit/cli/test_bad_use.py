@@ -55,6 +55,7 @@ CASES: list[tuple[list[str], int, str]] = [
     (["simulate", "slow-gpu", "--out", "x", "--set", "job.wrld=64"], 2, "--set job.wrld=64: there is no field 'wrld' in job"),
     (["simulate", "slow-gpu", "--out", "x", "--set", "faults.0.dos=2"], 2, "did you mean dose?"),
     (["simulate", "slow-gpu", "--out", "x", "--set", "job.model.layer=2"], 2, "layers_per_stage"),
+    (["simulate", "slow-gpu", "--out", "x", "--set", "job.model=2"], 3, "--set job.model=2: Expected"),
     (["simulate", "slow-gpu", "--out", "x", "--set", "nois=quiet"], 2, "did you mean noise?"),
     (["detect", "--set", "detect.window=three"], 2, "detect.window"),
     (["detect", "--config", "/nowhere/at/all.toml"], 2, "not there"),
