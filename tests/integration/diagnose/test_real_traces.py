@@ -90,7 +90,7 @@ def test_a_broken_file_among_good_ones_is_left_out_and_said(tmp_path: Path) -> N
 
 def test_nothing_readable_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b"\x00\x01")
-    with pytest.raises(InvalidInput, match="none of 1 files"):
+    with pytest.raises(InvalidInput, match="it is no trace that can be read"):
         diagnose(tmp_path, load_settings())
 
 
