@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from eroica.producers.trace.frontend import Opened, open_workers
 from eroica.producers.trace.identity import process_groups
 from eroica.producers.trace.listing import Listing, RankRule, list_traces, relative_to
 from eroica.producers.trace.settings import SummarySettings
-from eroica.producers.trace.summarise import identity_from_trace, summarise
+from eroica.producers.trace.summarise import STEP_NOTES, identity_from_trace, summarise
 from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError, UsageError
 from eroica.schemas.jobs import ProcessGroup
 from eroica.schemas.settings import EroicaSettings
@@ -125,7 +126,7 @@ def diagnose(
     of = {(w.found.path, w.found.place): w for w in workers}
     kept = [of[f.path, f.place] for f in chosen]
     summaries, said = align_steps([w.summary for w in kept])
-    notes += said
+    notes += [*said, *_steps_guessed(summaries)]
     view, said = _view(summaries, {w.found.rank: w.groups for w in kept}, told.layout)
     notes += [*said, *missing_note([f.rank for f in chosen], view.world_size), *pair_notes(summaries, view.world_size)]
     notes += [f"{one.path.name} gave nothing: {one.why}" for one in unread[:MAX_NAMED]]
@@ -150,6 +151,12 @@ def _refuse_recording(source: Path) -> None:
     raise UsageError(
         "this is a recording, not a folder of traces", where=str(folder), do=f"judge it with: eroica replay {folder}"
     )
+
+
+def _steps_guessed(summaries: list[Summary]) -> list[str]:
+    """How steps were found where the traces do not mark them: a comparison by step is worth what they are."""
+    told = Counter(note for s in summaries for note in s.notes if note in STEP_NOTES.values())
+    return [f"{note} ({count} of {len(summaries)} ranks)" for note, count in sorted(told.items())]
 
 
 def _of_no_rank(found: Found) -> str:
