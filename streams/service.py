@@ -13,7 +13,7 @@ from typing import Any
 
 from eroica.bus.admin import check_broker
 from eroica.bus.config import full_name
-from eroica.schemas.errors import BrokerError, MissingDependency
+from eroica.schemas.errors import BrokerError, MissingDependency, extra_missing
 from eroica.schemas.settings import EroicaSettings
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def _need_faust() -> None:
     try:
         import faust  # noqa: F401  # only whether it is there
     except ImportError as error:
-        raise MissingDependency(f"the stream processors need Faust ({error})", do="pip install 'eroica[streams]'") from error
+        raise MissingDependency(f"the stream processors need Faust ({error})", do=extra_missing("streams")) from error
 
 
 def _run(shell: Any, workdir: Path | None) -> int:
