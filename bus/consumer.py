@@ -166,7 +166,10 @@ class GroupConsumer:
             try:
                 messages, _ended = _split(_take(self._consumer, batch, poll_s), self.group)
             except KafkaException as error:
-                raise translate(error, self.group) from error
+                if not is_passing(error.args[0]):
+                    raise translate(error, self.group) from error
+                _log.debug("%s: %s", self.group, error)
+                messages = []
             yield messages
 
     def commit(self, messages: Iterable[Incoming]) -> None:

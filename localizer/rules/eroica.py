@@ -101,9 +101,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     recovered = sum(f.gain_us for f in findings) or measures.lost_own_us
     ideal = measures.step_us - recovered
     if findings and frame.launch_bound >= LAUNCH_BOUND:
-        notes.append(
-            "the hosts set the pace and work on while kernels wait: what mending gives back is an upper bound"
-        )
+        notes.append("the hosts set the pace and work on while kernels wait: what mending gives back is an upper bound")
     return Judgement(
         findings=findings,
         waiters=waiters,
