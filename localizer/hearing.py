@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from types import TracebackType
 
 from eroica.bus.consumer import read_partitions
@@ -57,7 +58,7 @@ class Follower:
         try:
             position: dict[int, int] = {}
             for to_end in (True, False):
-                patiently(lambda to_end=to_end: self._read(position, to_end), self.topic, stop=self._stop.is_set)
+                patiently(partial(self._read, position, to_end), self.topic, stop=self._stop.is_set)
                 self._ready.set()
         except EroicaError as error:
             _log.warning("%s is not read, verdicts go without it: %s", self.topic, error)

@@ -21,7 +21,7 @@ from eroica.bus.consumer import GroupConsumer, never, next_offsets, read_partiti
 from eroica.bus.dlq import DeadLetterLimit, RefusalLog, dead_letter
 from eroica.bus.folders import own_folder
 from eroica.bus.message import Incoming
-from eroica.bus.outage import patiently, wait_for_broker
+from eroica.bus.outage import Outage, patiently, wait_for_broker
 from eroica.localizer.core import LocalizerCore
 from eroica.localizer.feedback import Listener
 from eroica.localizer.hearing import FeedbackReader, PastReader
@@ -95,6 +95,7 @@ class Localizer:
         self._transactor = Transactor(settings.kafka, transactional_id, stop=stop)
         self._limit = DeadLetterLimit()
         self._refusals = RefusalLog(_log)
+        self._outage = Outage("the consumer of localize")
         self._known: frozenset[tuple[str, int]] = frozenset()
         self._published_to: dict[int, int] = {}
         """Partition of verdicts → offset up to which the published ones are known."""
@@ -117,6 +118,7 @@ class Localizer:
                     self._assigned(consumer)
                 if not batch or self._stop():
                     continue
+                self._outage.over()
                 try:
                     self._handle(consumer, batch)
                 except TransactionAborted as error:
@@ -124,11 +126,20 @@ class Localizer:
                     patiently(lambda: self._start_over(consumer), "reading again", stop=self._stop)
 
     def _join(self) -> GroupConsumer:
-        return GroupConsumer(self._settings.kafka, GROUP, ["groups"], client_id="eroica-localize", on_revoke=self._revoked)
+        return GroupConsumer(
+            self._settings.kafka,
+            GROUP,
+            ["groups"],
+            client_id="eroica-localize",
+            on_revoke=self._revoked,
+            on_outage=self._outage.failed,
+        )
 
     def _assigned(self, consumer: GroupConsumer) -> None:
         """New partitions may hold groups whose verdict their former owner published."""
         patiently(self._know_published, "the reading of verdicts", stop=self._stop)
+        if consumer.assigned:
+            self._outage.over()
         if not self._known and consumer.assigned:
             print(f"eroica localize ready (partitions groups: {len(consumer.assigned)})", file=sys.stderr, flush=True)
         self._known = consumer.assigned
