@@ -109,7 +109,7 @@ def _stage(
                 received=f"{first}-{first + each - 1}", inputs={f"summaries/{stage}": f"0-{each - 1}"},
             ),
             workers=Workers(
-                ranks=ranks, hosts=Names.of([f"host-{r // TENSOR}" for r in ranks.tolist()]),
+                ranks=ranks, launch_bound=np.zeros(n), hosts=Names.of([f"host-{r // TENSOR}" for r in ranks.tolist()]),
                 devices=Names.of(["H100"] * n),
                 coords=Coords.of([{"tp": r % TENSOR, "dp": (r - first) // TENSOR, "pp": stage} for r in ranks.tolist()]),
                 late=np.zeros(n, np.bool_), ended_at_us=np.full(n, blank.request.issued_at_us + int(ends.sum()), np.int64),

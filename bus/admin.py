@@ -24,6 +24,7 @@ from eroica.bus.probe import BrokerInfo, check_broker
 from eroica.schemas.errors import BrokerError
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.topics import TOPICS, Topic
+from eroica.schemas.wording import say_count
 
 __all__ = ["BrokerInfo", "TopicChange", "check_broker", "delete_topics", "ensure_topics", "list_topics", "wanted_topics"]
 
@@ -99,7 +100,7 @@ def ensure_topics(settings: KafkaSettings, *, dry_run: bool = False, timeout_s: 
     for topic in wanted:
         if topic.name not in info.topics:
             fresh.append(topic)
-            text = f"{topic.partitions} partitions, {replication} replicas"
+            text = f"{say_count(topic.partitions, 'partition')}, {say_count(replication, 'replica')}"
             changes.append(TopicChange(topic.name, "create", "topic", "missing", text))
     existing = [topic for topic in wanted if topic.name in info.topics]
     changes += _partition_changes(existing, info)

@@ -18,6 +18,7 @@ from eroica.bus.errors import translate
 from eroica.bus.message import Headers
 from eroica.schemas.errors import BrokerError, MessageTooLarge
 from eroica.schemas.settings import KafkaSettings
+from eroica.schemas.wording import say_count
 
 _log = logging.getLogger(__name__)
 
@@ -229,6 +230,7 @@ def wait_delivered(producer: BusProducer, timeout_s: float, *, clock: Callable[[
     count = producer.counters
     if count.in_flight or count.lost:
         raise BrokerError(
-            f"{count.in_flight} messages are undelivered, {count.lost} lost ({count.last_error or 'no answer from the broker'})",
+            f"{say_count(count.in_flight, 'message is', 'messages are')} undelivered, "
+            f"{count.lost} lost ({count.last_error or 'no answer from the broker'})",
             do="check that the broker is up",
         )

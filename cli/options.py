@@ -25,13 +25,13 @@ Bootstrap = Annotated[
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT",
-        help="Kafka brokers, comma separated; default localhost:9092.",
+        help="Kafka brokers, comma separated; default localhost:9092 (demo: a broker of its own).",
         rich_help_panel=PANEL,
     ),
 ]
 Prefix = Annotated[
     str | None,
-    typer.Option("--prefix", metavar="TEXT", help="In front of every topic's name.", rich_help_panel=PANEL),
+    typer.Option("--prefix", metavar="TEXT", help="In front of every topic's name; default 'eroica.'", rich_help_panel=PANEL),
 ]
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, TOML.", rich_help_panel=PANEL)]
 Assignments = Annotated[
@@ -93,6 +93,13 @@ class Common:
 class Words(TyperCommand):
     """A command whose usage line shows its arguments as they are typed, and whose line in a list is never cut."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As any command; an argument that is named in the help says nothing of Python's type behind it."""
+        super().__init__(*args, **kwargs)
+        for parameter in self.params:
+            if parameter.param_type_name == "argument" and parameter.metavar:
+                parameter.display_type_rich = _no_type  # type: ignore[attr-defined, method-assign, unused-ignore]
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The options, then each argument by its metavar."""
         named = [p.metavar or (p.name or "").upper() for p in self.get_params(ctx) if p.param_type_name == "argument"]
@@ -102,6 +109,10 @@ class Words(TyperCommand):
         """The first sentence of the help, whole."""
         del limit
         return first_sentence(self.help or "")
+
+
+def _no_type(*_args: Any, **_kwargs: Any) -> str:
+    return ""
 
 
 def first_sentence(text: str) -> str:

@@ -10,6 +10,7 @@ import typer
 from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_bytes
 from eroica.schemas.errors import InvalidInput, UsageError
+from eroica.schemas.wording import say_count
 
 if TYPE_CHECKING:
     from eroica.consumers.verdicts import ReadVerdict
@@ -62,7 +63,8 @@ def profile(
         if progress
         else "from each rank's next step (its progress is unknown: does detect run?)"
     )
-    err().print(f"{request.request}: {view.world_size} ranks profile {asked_steps or f'{seconds:g} s of'} steps {start}")
+    who = say_count(view.world_size, "rank profiles", "ranks profile")
+    err().print(f"{request.request}: {who} {asked_steps or f'{seconds:g} s of'} steps {start}")
     if not wait:
         if as_json:
             print_bytes(encode(request))

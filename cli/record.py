@@ -13,6 +13,7 @@ from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
+from eroica.schemas.wording import say_count
 
 HELP = """Write a job's topics to a folder: what is there now, until a verdict came, or until stopped.
 
@@ -51,7 +52,7 @@ def record(
 
         def show(progress: recorder.RecordProgress) -> None:
             total = sum(progress.counts.values())
-            status.update(f"recording {one_line(job, 60)}: {total} messages, reading {progress.topic} …")
+            status.update(f"recording {one_line(job, 60)}: {say_count(total, 'message')}, reading {progress.topic} …")
 
         counts = recorder.record(
             settings,

@@ -11,6 +11,7 @@ from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_bytes, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import InvalidInput, UsageError
+from eroica.schemas.wording import say_count
 
 if TYPE_CHECKING:
     from eroica.offline.recording import Manifest
@@ -51,7 +52,9 @@ def replay(
     common: Common,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The recording.")],
     as_json: Annotated[bool, typer.Option("--json", help="One verdict a line; with --verify one comparison a line.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare with what was recorded; exit code 1 if any differs.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare with what was recorded; exit code 1 if any differs, 3 if there is none.")
+    ] = False,
     interleave: Annotated[
         int | None, typer.Option("--interleave", metavar="SEED", help="Mix the partitions at random; nothing may change by it.")
     ] = None,
@@ -116,8 +119,10 @@ def _show(result: ReplayResult, as_json: bool, verify: bool) -> None:
             if one.state != "missing":
                 console.print(render_verdict(one.verdict))
             console.print(*([] if nothing else [f"  {AGAINST[one.state]}"]), "", sep="\n")
-    notes = [f"groups: {result.chunks}", f"requests of detect: {result.requests}"]
-    notes += [f"{result.refused} messages were refused"] if result.refused else []
+    notes = [f"groups: {result.chunks}"]
+    if result.requests is not None:
+        notes.append(f"requests of detect: {result.requests}")
+    notes += [f"{say_count(result.refused, 'message was', 'messages were')} refused"] if result.refused else []
     if not result.verdicts:
         notes.append("the recording leads to no verdict")
     elif nothing:
@@ -156,7 +161,7 @@ def _explain(directory: Path, manifest: Manifest, settings: EroicaSettings, verd
             console.print(
                 render_explained(item.cause if several else None, item.evidence, how, columns, rows, again, agrees=agrees)
             )
-    err().print(f"{len(found.items)} items of evidence, {len(found.items) - found.wrong} made again the same")
+    err().print(f"{say_count(len(found.items), 'item')} of evidence, {len(found.items) - found.wrong} made again the same")
     return int(found.wrong > 0)
 
 
@@ -180,5 +185,5 @@ def _publish(common: Common, directory: Path, manifest: Manifest, speed: float, 
     if as_json:
         print_json({"messages": sent, "prefix": settings.kafka.prefix})
     else:
-        out().print(f"{sent} messages published under {one_line(settings.kafka.prefix)}")
+        out().print(f"{say_count(sent, 'message')} published under {one_line(settings.kafka.prefix)}")
     return 0

@@ -20,6 +20,9 @@ Example: eroica schema settings
 """
 
 
+SOURCES = "[P]: the EROICA paper (NSDI '26, arXiv 2506.08528); [G]: the public EROICA guide"
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("schema", cls=Words, help=HELP)(command(schema))
@@ -63,4 +66,4 @@ def _print_settings(common: Common) -> None:
             # A dictionary holds the client's own properties, passwords among them: names only.
             shown = ", ".join(sorted(value)) if isinstance(value, dict) else str(value)
             table.add_row(Text(f"{section}.{key}"), Text(shown), Text(field.description or ""))
-    out().print(table)
+    out().print(table, "", Text(SOURCES, style="dim"), sep="\n")

@@ -15,6 +15,7 @@ from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
 from eroica.schemas.ranks import say_ranks
+from eroica.schemas.wording import say_count
 
 HELP = """Simulate a training job with the faults of a scenario, and write its messages as a recording or send them to a broker.
 
@@ -69,7 +70,7 @@ def simulate(
     with err().status("simulating …") as status:
 
         def progress(count: int) -> None:
-            status.update(f"simulating: {count} messages …")
+            status.update(f"simulating: {say_count(count, 'message')} …")
 
         if directory is not None:
             counts = write_recording(

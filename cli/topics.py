@@ -11,6 +11,7 @@ from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
+from eroica.schemas.wording import say_count
 
 ENSURE_HELP = """Create the topics that are missing and widen those that are too narrow; nothing is ever shrunk.
 
@@ -75,7 +76,7 @@ def list_(common: Common, as_json: AsJson = False) -> None:
         print_json(found)
         return
     for name, partitions in found.items():
-        out().print(f"{one_line(name)}  {partitions} partitions")
+        out().print(f"{one_line(name)}  {say_count(partitions, 'partition')}")
     if not found:
         out().print(f"no topics begin with {one_line(settings.kafka.prefix)!r}; create them with: eroica topics ensure")
 

@@ -16,6 +16,7 @@ from eroica.cli.options import Common, Words, command
 from eroica.cli.output import out
 from eroica.schemas.errors import InvalidInput, TopologyError, UsageError
 from eroica.schemas.ranks import RankArray, format_ranks
+from eroica.schemas.wording import say_count
 from eroica.topology.hosts import Hosts
 from eroica.topology.layout import RankLayout
 from eroica.topology.presets import FRAMEWORKS, build_layout, custom, folded
@@ -116,9 +117,16 @@ def describe(layout: RankLayout, hosts: Hosts, rank: int | None = None) -> dict[
     out["coordinates"] = {axis: int(values[0]) for axis, values in layout.coordinates(one).items()}
     out["stages"] = layout.stages(one)[0].tolist()
     out["host"], out["rail"] = int(hosts.host_of[rank]), int(hosts.rail_of[rank])
-    out["peers"] = format_ranks(layout.peers(rank))
+    out["peers"] = format_ranks(_others(layout, rank))
     out["groups"] = {kind: [layout.groups(kind).containing(rank).tolist()] for kind in layout.kinds}
     return out
+
+
+def _others(layout: RankLayout, rank: int) -> RankArray:
+    """The peers of *rank* in its pipeline stage, without itself."""
+    peers = layout.peers(rank)
+    others: RankArray = peers[peers != rank]
+    return others
 
 
 def _layout(framework: str, world: int, options: dict[str, int | str | bool], coordinates: Path | None) -> RankLayout:
@@ -168,8 +176,8 @@ def _read_coordinates(path: Path) -> dict[str, RankArray]:
 def _print(layout: RankLayout, hosts: Hosts, rank: int | None) -> None:
     console = out(markup=True)
     sizes = ", ".join(f"{axis} {size}" for axis, size in layout.sizes.items())
-    console.print(f"[bold]{layout.framework}[/bold], {layout.world} ranks: {sizes}")
-    mine = set() if rank is None else set(layout.peers(rank).tolist())
+    console.print(f"[bold]{layout.framework}[/bold], {say_count(layout.world, 'rank')}: {sizes}")
+    mine = set() if rank is None else set(_others(layout, rank).tolist())
     if layout.world <= GRID_RANKS:
         console.print(_grid(layout, rank, mine))
     kinds = Table("kind", "groups", "size", "crosses hosts", "members" if rank is None else f"with rank {rank}")
@@ -191,12 +199,25 @@ def _print(layout: RankLayout, hosts: Hosts, rank: int | None) -> None:
         places = ", ".join(f"{axis} {int(v[0])}" for axis, v in layout.coordinates(one).items())
         console.print(
             f"rank {rank}: {places}; host {int(hosts.host_of[rank])}, rail {int(hosts.rail_of[rank])}; "
-            f"its {len(mine) - 1} peers share its pipeline stage"
+            f"{_stages(layout, rank)}{_say_peers(len(mine), layout)}"
         )
 
 
+def _say_peers(count: int, layout: RankLayout) -> str:
+    stage = "stage" if layout.stages_per_rank == 1 else "stages"
+    return f"its {say_count(count, 'peer')} {'shares' if count == 1 else 'share'} its pipeline {stage}"
+
+
+def _stages(layout: RankLayout, rank: int) -> str:
+    """The stages that *rank* holds, where they are not simply that of its pipeline rank."""
+    if layout.stages_per_rank == 1:
+        return ""
+    held = layout.stages(np.array([rank], dtype=np.int64))[0].tolist()
+    return f"holds stages {', '.join(map(str, held))}; "
+
+
 def _grid(layout: RankLayout, rank: int | None, peers: set[int]) -> Table:
-    """Rows are pipeline stages, columns the ranks in them."""
+    """Rows are pipeline ranks with the stages that they hold, columns the ranks in them."""
     stage = layout.coordinates().get("pp", np.zeros(layout.world, dtype=np.int64))
     table = Table("stage", "ranks", show_lines=False)
     for s in np.unique(stage).tolist():
@@ -204,5 +225,7 @@ def _grid(layout: RankLayout, rank: int | None, peers: set[int]) -> Table:
         for r in np.flatnonzero(stage == s).tolist():
             style = "bold red" if r == rank else "green" if r in peers else ""
             cells.append(f"[{style}]{r}[/{style}]" if style else str(r))
-        table.add_row(f"pp {s}", " ".join(cells))
+        ranks = np.flatnonzero(stage == s)[:1]
+        held = f": stages {', '.join(map(str, layout.stages(ranks)[0]))}" if layout.stages_per_rank > 1 else ""
+        table.add_row(f"pp {s}{held}", " ".join(cells))
     return table

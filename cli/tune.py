@@ -10,6 +10,7 @@ import typer
 from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
+from eroica.schemas.wording import say_count
 
 HELP = """Search the localizer's thresholds over labelled recordings and trace folders.
 
@@ -91,7 +92,9 @@ def tune(
     if not as_json:
         seen = tuning.unseen
         out().print(f"a choice made like this, on jobs it did not see: recall {seen.recall:.3f}, false {seen.false:.4f}")
-        out().print(f"{len(cases)} cases, {len(tuning.tried)} points; written: {one_line(directory, 200)}")
+        out().print(
+            f"{say_count(len(cases), 'case')}, {say_count(len(tuning.tried), 'point')}; written: {one_line(directory, 200)}"
+        )
     return 0
 
 

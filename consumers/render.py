@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.consumers.text import clean, one_line
-from eroica.schemas.ranks import say_ranks
+from eroica.schemas.ranks import cut_ranks, say_ranks
 from eroica.schemas.verdicts import Action, Cause, Coverage, Evidence, Impact, Verdict, is_suspicion
-from eroica.schemas.wording import say_number, say_share
+from eroica.schemas.wording import say_count, say_number, say_share
 
 MAX_CAUSES = 5
 MAX_EVIDENCE = 8
@@ -43,7 +43,7 @@ def render_verdict(verdict: Verdict) -> RenderableType:
     for number, cause in enumerate(verdict.causes[:MAX_CAUSES], 1):
         parts += [Text(), _cause(number, cause)]
     if len(verdict.causes) > MAX_CAUSES:
-        parts.append(Text(f"  and {len(verdict.causes) - MAX_CAUSES} more causes", style="dim"))
+        parts.append(Text(f"  and {say_count(len(verdict.causes) - MAX_CAUSES, 'more cause')}", style="dim"))
     return Group(*parts)
 
 
@@ -92,7 +92,8 @@ def _cause(number: int, cause: Cause) -> RenderableType:
     title.append(f"{cause.class_}", style="bold")
     if cause.fault:
         title.append(f", {one_line(cause.fault, 120)}")
-    title.append(f"  explains {say_share(cause.explains)} of the waiting, {say_share(cause.confidence)} sure")
+    explains = f"explains {say_share(cause.explains)} of the waiting, " if cause.explains else ""
+    title.append(f"  {explains}{say_share(cause.confidence)} sure")
     table = _grid()
     _row(table, "suspects", _suspects(cause))
     group = cause.isolation_group
@@ -132,7 +133,7 @@ def _evidence(items: list[Evidence]) -> Table:
             Text(_with_unit(item.value, item.unit)),
             Text(say_number(item.expected)),
             Text(say_number(item.score)),
-            Text(one_line(item.compared_with, RANKS_WIDTH)),
+            Text(_compared(item.compared_with)),
         )
     if len(items) > MAX_EVIDENCE:
         table.add_row(Text(f"and {len(items) - MAX_EVIDENCE} more", style="dim"))
@@ -188,7 +189,13 @@ def _row(table: Table, name: str, value: str) -> None:
 
 
 def _ranks(text: str) -> str:
-    return one_line(text, RANKS_WIDTH)
+    return one_line(cut_ranks(text, RANKS_WIDTH))
+
+
+def _compared(text: str) -> str:
+    """Whom it was compared with: mostly ranks, which are cut between two of them."""
+    noun, space, ranks = text.partition(" ")
+    return _some_ranks(ranks) if space and noun in ("rank", "ranks") else one_line(text, RANKS_WIDTH)
 
 
 def _some_ranks(text: str) -> str:

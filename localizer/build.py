@@ -82,7 +82,7 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk]) -> Frame:
 
 
 def _typical(shares: Floats) -> float:
-    known = shares[np.isfinite(shares)]
+    known = shares[shares > 0]
     return float(np.median(known)) if known.size else 0.0
 
 

@@ -37,7 +37,7 @@ class Workers:
     ended_at_us: Ints
     """Event time of the end of its window."""
     launch_bound: Floats
-    """Share of its kernels that found the device waiting; NaN where its profile does not tell."""
+    """Share of its kernels that found the device waiting; 0 where its profile does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def pack(chunk: GroupChunk) -> PackedChunk:
             coords=Coords.of([one.coords for one in w]),
             late=np.array([one.late_by_steps > 0 for one in w], dtype=np.bool_),
             ended_at_us=_ints([one.ended_at_us for one in w]),
-            launch_bound=_floats([one.figures.get("launch_bound_share", float("nan")) for one in w]),
+            launch_bound=_floats([one.figures.get("launch_bound_share", 0.0) for one in w]),
         ),
         functions=chunk.functions,
         pattern_row=_ints(p.row),

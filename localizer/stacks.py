@@ -30,25 +30,29 @@ def judge_stacks(frame: Frame) -> Judgement:
     for row in told:
         groups[main_stack(row)].append(row)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    usual, most = ordered[0]
+    most = ordered[0][1]
+    usual_now = innermost(told_stack(min(most, key=lambda row: row.rank)))
     odd = sorted((row for _, rows in ordered[1:] for row in rows), key=lambda row: row.rank)
     if not odd or len(odd) > MAX_OUTLIER_SHARE * len(told) or len(most) < 2:
         return Judgement(notes=[*notes, f"{len(groups)} different stacks among {len(told)} workers: no small group stands apart"])
     compared = say_ranks(format_ranks(row.rank for row in most))
     evidence = [
         Evidence(
-            kind="stack", metric="innermost frames of the main thread", subject=f"rank {row.rank}: {innermost(main_stack(row))}",
-            value=1.0, unit="1", expected=0.0, score=1.0, rule=f"differs from: {innermost(usual)}", compared_with=compared,
+            kind="stack", metric="innermost frames of the main thread", subject=f"rank {row.rank}: {innermost(told_stack(row))}",
+            value=1.0, unit="1", expected=0.0, score=1.0, rule=f"differs from: {usual_now}", compared_with=compared,
         )
         for row in odd[:16]
     ]  # fmt: skip
+    places: dict[str, str] = {}  # equal places, told by the lines of the first rank that stands there
+    for row in odd:
+        places.setdefault(innermost(main_stack(row)), innermost(told_stack(row)))
     coverage = len(told) / max(frame.expected.size, 1)
     finding = Finding(
         "hang",
         np.array([row.rank for row in odd], dtype=np.int64),
         explains=0.0,
         confidence=round(HANG_CONFIDENCE * coverage, 3),
-        functions=list(dict.fromkeys(innermost(main_stack(row)) for row in odd))[:5],
+        functions=list(places.values())[:5],
         evidence=evidence,
         hosts=sorted({row.host for row in odd}),
     )
@@ -57,8 +61,13 @@ def judge_stacks(frame: Frame) -> Judgement:
 
 def main_stack(row: StackRow) -> str:
     """The main thread's frames, without what differs between equal processes (numbers and addresses)."""
+    return _VARIES.sub("#", told_stack(row))
+
+
+def told_stack(row: StackRow) -> str:
+    """The main thread's frames as the agent sent them, lines of files included."""
     chosen = next((t for t in row.threads if "MainThread" in t.split(":", 1)[0]), row.threads[0])
-    return _VARIES.sub("#", chosen.partition(": ")[2] or chosen)
+    return chosen.partition(": ")[2] or chosen
 
 
 def innermost(stack: str) -> str:

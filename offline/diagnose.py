@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from eroica.localizer.judged import Watcher, nobody
 from eroica.offline.align import align_steps, missing_note, pair_notes
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
+from eroica.offline.recording import MANIFEST, read_manifest
 from eroica.offline.timelines import diagnose_timeline, timeline_in
 from eroica.producers.trace.filenames import folder_of_place, step_of_place
 from eroica.producers.trace.folder import Found, name_ranks, one_run, unknown_rank
@@ -19,12 +21,13 @@ from eroica.producers.trace.frontend import Opened, open_workers
 from eroica.producers.trace.identity import process_groups
 from eroica.producers.trace.listing import Listing, RankRule, list_traces, relative_to
 from eroica.producers.trace.settings import SummarySettings
-from eroica.producers.trace.summarise import identity_from_trace, summarise
-from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError
+from eroica.producers.trace.summarise import STEP_NOTES, identity_from_trace, summarise
+from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError, UsageError
 from eroica.schemas.jobs import ProcessGroup
 from eroica.schemas.settings import EroicaSettings
 from eroica.schemas.summaries import Summary
 from eroica.schemas.verdicts import Verdict
+from eroica.schemas.wording import say_count
 from eroica.topology.jobview import JobView
 
 OFFLINE = "offline"
@@ -89,6 +92,7 @@ def diagnose(
     timeline = timeline_in(source)
     if timeline is not None:
         return Diagnosis(diagnose_timeline(timeline, settings), 1, [])
+    _refuse_recording(source)
     listing = list_traces(source)
     told.ranks.check_used(listing.files, listing.root)
     files, job = _of_job(listing, told.job)
@@ -103,13 +107,14 @@ def diagnose(
             unread.append(Unread(path, error.what))
     tell("", len(files), len(files))
     if not workers:
-        first = unread[0]
-        raise InvalidInput(
-            f"none of {len(files)} files is a trace that can be read; the first: {first.why}", where=str(first.path)
-        )
+        first, one = unread[0], len(files) == 1
+        none = "it is no trace" if one else f"none of {len(files)} files is a trace"
+        the_first = "" if one else "; the first"
+        raise InvalidInput(f"{none} that can be read{the_first}: {first.why}", where=str(first.path))
     notes = listing.notes
     if len(files) < len(listing.files):
-        notes.append(f"{len(listing.files) - len(files)} traces outside of {told.job} were not read")
+        left = len(listing.files) - len(files)
+        notes.append(f"{say_count(left, 'trace')} outside of {told.job} {'was' if left == 1 else 'were'} not read")
     named, said = name_ranks([w.found for w in workers])
     notes += said
     workers = [_Worker(f, _as_rank(w.summary, f.rank), w.groups) for f, w in zip(named, workers, strict=True)]
@@ -121,14 +126,37 @@ def diagnose(
     of = {(w.found.path, w.found.place): w for w in workers}
     kept = [of[f.path, f.place] for f in chosen]
     summaries, said = align_steps([w.summary for w in kept])
-    notes += said
+    notes += [*said, *_steps_guessed(summaries)]
     view, said = _view(summaries, {w.found.rank: w.groups for w in kept}, told.layout)
     notes += [*said, *missing_note([f.rank for f in chosen], view.world_size), *pair_notes(summaries, view.world_size)]
     notes += [f"{one.path.name} gave nothing: {one.why}" for one in unread[:MAX_NAMED]]
     if len(unread) > MAX_NAMED:
-        notes.append(f"{len(unread) - MAX_NAMED} more files gave nothing")
+        notes.append(f"{say_count(len(unread) - MAX_NAMED, 'more file')} gave nothing")
     verdict = judge(placed(summaries, view), settings, view, watch)
     return Diagnosis(_with_notes(verdict, notes), len(files), unread)
+
+
+def _refuse_recording(source: Path) -> None:
+    """A recording is judged by another command.
+
+    :raises UsageError: *source* is one.
+    """
+    folder = source if source.is_dir() else source.parent
+    if source not in (folder, folder / MANIFEST):
+        return
+    try:
+        read_manifest(folder)
+    except InvalidInput:
+        return
+    raise UsageError(
+        "this is a recording, not a folder of traces", where=str(folder), do=f"judge it with: eroica replay {folder}"
+    )
+
+
+def _steps_guessed(summaries: list[Summary]) -> list[str]:
+    """How steps were found where the traces do not mark them: a comparison by step is worth what they are."""
+    told = Counter(note for s in summaries for note in s.notes if note in STEP_NOTES.values())
+    return [f"{note} ({count} of {len(summaries)} ranks)" for note, count in sorted(told.items())]
 
 
 def _of_no_rank(found: Found) -> str:

@@ -23,7 +23,7 @@ from eroica.producers.agent.nvml import NvmlSource
 from eroica.producers.agent.readings import Absent
 from eroica.producers.hook.wire import runtime_dir
 from eroica.producers.trace.compiled import COMPILED
-from eroica.schemas.errors import EroicaError
+from eroica.schemas.errors import EroicaError, extra_missing, install_extra
 from eroica.schemas.settings import EroicaSettings
 
 Level = Literal["ok", "hint", "bad"]
@@ -63,8 +63,8 @@ def examine(settings: EroicaSettings) -> Iterator[Check]:
         lambda: agent_socket(runtime_dir()),
         lambda: own_playbook(settings.localize.playbook_dir),
         trace_scanner,
-        lambda: package("torch", "training hosts need it: pip install 'eroica[torch]'"),
-        lambda: package("faust-streaming", "detect and group need it: pip install 'eroica[streams]'"),
+        lambda: package("torch", f"training hosts need it: {extra_missing('torch')}"),
+        lambda: package("faust-streaming", f"detect and group need it: {extra_missing('streams')}"),
     )
     for probe in probes:
         yield probe()
@@ -94,9 +94,7 @@ def gpu_figures(dcgm_url: str) -> Check:
             reasons.append(f"{vendor}: {absent}")
         else:
             return Check("GPU figures", "ok", f"from the {vendor} driver")
-    return Check(
-        "GPU figures", "hint", "; ".join(reasons), "needed on hosts with GPUs only: pip install 'eroica[gpu]' for NVIDIA"
-    )
+    return Check("GPU figures", "hint", "; ".join(reasons), f"needed on hosts with GPUs only; for NVIDIA {install_extra('gpu')}")
 
 
 def network_figures(sys: Path) -> Check:
@@ -132,7 +130,7 @@ def stack_dumps(ptrace_scope: str | None, capabilities: int, py_spy: str | None)
     """May an agent here look at the stacks of a stuck training process?"""
     name = "stack dumps"
     if py_spy is None:
-        return Check(name, "hint", "py-spy is not installed", "hosts with an agent need it: pip install 'eroica[agent]'")
+        return Check(name, "hint", "py-spy is not installed", f"hosts with an agent need it: {extra_missing('agent')}")
     scope = int(ptrace_scope) if ptrace_scope and ptrace_scope.isdigit() else 0
     may = bool(capabilities >> _CAP_SYS_PTRACE & 1)
     if scope >= 3:

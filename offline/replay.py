@@ -21,7 +21,7 @@ from eroica.offline.recorded_past import recorded_past
 from eroica.offline.recording import FileEntry, Manifest, read_file
 from eroica.offline.regroup import Agreement, Regrouped
 from eroica.schemas.codec import decode_as, encode
-from eroica.schemas.control import ProfileRequest
+from eroica.schemas.control import SIMULATED, ProfileRequest
 from eroica.schemas.errors import InvalidInput, SchemaError, TopologyError
 from eroica.schemas.iterations import IterationBatch, StepPartial
 from eroica.schemas.jobs import JobAnnouncement
@@ -57,8 +57,8 @@ class ReplayResult:
     verdicts: list[Replayed]
     chunks: Agreement
     """Parts of groups, by a digest of their content."""
-    requests: Agreement
-    """Requests of detect (those by hand are nobody's to derive)."""
+    requests: Agreement | None
+    """Requests of detect (those by hand are nobody's to derive); ``None`` where the requests are the simulator's own."""
     refused: int
     """Messages that a core refused, as the services put them into the dead letters."""
     notes: list[str] = field(default_factory=list)
@@ -164,7 +164,7 @@ def _listener(source: _Source, recorded: dict[str, Replayed]) -> Listener:
     return listen
 
 
-def _requests_again(source: _Source, settings: DetectSettings) -> tuple[Agreement, int, list[str]]:
+def _requests_again(source: _Source, settings: DetectSettings) -> tuple[Agreement | None, int, list[str]]:
     """Iterations → partials → requests, against those that detect made."""
     notes: list[str] = []
     asked = [_request(record) for record in source.records("control")]
@@ -187,6 +187,12 @@ def _requests_again(source: _Source, settings: DetectSettings) -> tuple[Agreemen
                 derived |= {made.message.request for made in job.feed(partial) if isinstance(made.message, ProfileRequest)}
         except InvalidInput:
             refused += 1
+    simulated = frozenset(r.request for r in requests if r.detail == SIMULATED)
+    if simulated:
+        # A simulated job is profiled where its scenario says so, and detect's own request for it proves nothing.
+        what = "the request is" if len(simulated) == 1 else "the requests are"
+        notes.append(f"{what} the simulator's own, made where the scenario says so: detect's are not compared with it")
+        return None, refused, notes
     of_detect = frozenset(r.request for r in requests if r.reason not in ("manual", "offline"))
     return Agreement(of_detect, frozenset(derived)), refused, notes
 

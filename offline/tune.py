@@ -10,6 +10,7 @@ from eroica.offline.tune_cases import Case
 from eroica.offline.tune_search import Outcome, Tried, choose, default_point, folds, front, outcome, search
 from eroica.schemas.errors import UsageError
 from eroica.schemas.settings import LocalizeSettings
+from eroica.schemas.wording import say_count
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def tune(
     if not any(case.label.healthy for case in cases) or all(case.label.healthy for case in cases):
         raise UsageError(
             "both are needed: cases with a fault, for what is found, and healthy ones, for who is accused falsely",
-            where=f"{len(cases)} cases, {sum(case.label.healthy for case in cases)} healthy",
+            where=f"{say_count(len(cases), 'case')}, {sum(case.label.healthy for case in cases)} healthy",
         )
     parts = folds([case.job for case in cases], plan.folds, plan.seed)
 

@@ -17,6 +17,8 @@ Mode = Literal["profile", "stacks"]
 
 MAX_CLASSES = 1_024
 """Comparison classes of one request: pipeline stages by device models. Each is opened by a message that repeats the request."""
+SIMULATED = "simulated"
+"""The detail of a request that the simulator makes itself, at the step that its scenario names."""
 MAX_PROFILE_MS = 3_600_000
 MAX_PROFILE_STEPS = 100_000
 """A longer profile is a slip: no agent records it, and detect takes what is profiled for innocent."""

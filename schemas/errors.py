@@ -15,6 +15,8 @@ __all__ = [
     "TopologyError",
     "UnknownMajorVersion",
     "UsageError",
+    "extra_missing",
+    "install_extra",
 ]
 
 
@@ -47,6 +49,20 @@ class UsageError(EroicaError):
 
 class MissingDependency(UsageError):
     """An optional package or program that this command needs is not installed (exit code 2)."""
+
+
+def extra_missing(extra: str) -> str:
+    """What to do where the optional part *extra* of the package is not installed; every text for people says it this way.
+
+    >>> extra_missing("agent")
+    "the extra agent is missing: pip install '.[agent]' in the checkout"
+    """
+    return f"the extra {extra} is missing: {install_extra(extra)}"
+
+
+def install_extra(extra: str) -> str:
+    """How the optional part *extra* of the package is installed; the package is installed from a checkout."""
+    return f"pip install '.[{extra}]' in the checkout"
 
 
 class InvalidInput(EroicaError):

@@ -38,15 +38,35 @@ def format_ranks(ranks: Iterable[int] | RankArray) -> str:
 def say_ranks(text: str, most: int = 0) -> str:
     """Ranges of ranks with their noun, as people read them; every text for people goes through here.
 
-    :param most: characters of the ranges that are kept, if not 0.
+    :param most: characters of the ranges that are kept, if not 0; those that are not are counted.
 
-    >>> say_ranks("3"), say_ranks("0-2,5"), say_ranks("")
-    ('rank 3', 'ranks 0-2,5', 'no ranks')
+    >>> say_ranks("3"), say_ranks("0-2,5"), say_ranks(""), say_ranks("0,2,4-9", 4)
+    ('rank 3', 'ranks 0-2,5', 'no ranks', 'ranks 0,2 … and 6 more')
     """
     if not text:
         return "no ranks"
-    kept = text if not most or len(text) <= most else f"{text[: most - 1]}…"
-    return f"rank {kept}" if text.isdecimal() else f"ranks {kept}"
+    return f"rank {text}" if text.isdecimal() else f"ranks {cut_ranks(text, most)}"
+
+
+def cut_ranks(text: str, most: int) -> str:
+    """Ranges of ranks cut between two of them, with the number of ranks left out; whole if *most* is 0.
+
+    :param most: characters of the ranges that are kept; the first range is kept whatever its length, up to that of two ranks.
+
+    >>> cut_ranks("0,2,4-9", 4), cut_ranks("0,2,4-9", 7)
+    ('0,2 … and 6 more', '0,2,4-9')
+    """
+    if not most or len(text) <= most:
+        return text
+    end = text.rfind(",", 0, most + 1)
+    end = text.find(",") if end < 0 else end
+    kept, rest = (text[:end], text[end + 1 :]) if end >= 0 else (text, "")
+    try:
+        left = len(RankRanges.parse(rest))
+        RankRanges.parse(kept)
+    except SchemaError:  # a verdict's text need not be ranges
+        return f"{text[: most - 1]}…"
+    return f"{kept} … and {left} more" if left else kept
 
 
 def parse_ranks(text: str) -> RankArray:

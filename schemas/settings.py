@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from eroica.schemas.errors import UsageError
+from eroica.schemas.wording import did_you_mean
 
 
 class Section(BaseModel):
@@ -175,6 +176,16 @@ class EroicaSettings(BaseSettings):
         return (*sources, TomlConfigSettingsSource(settings_cls, toml_file=Path(file))) if file else sources
 
 
+def _unknown_setting(section: str, key: str) -> UsageError:
+    """What to say of a *key* that its *section* lacks: the one that may have been meant, else all of them."""
+    known = list(type(getattr(EroicaSettings.model_construct(), section)).model_fields)
+    return UsageError(
+        f"there is no setting {key[:60]!r} in section {section}",
+        where=f"{section}.{key[:60]}",
+        do=f"{did_you_mean(key, known)}see `eroica schema settings`",
+    )
+
+
 def load_settings(assignments: Iterable[str] = (), under: Mapping[str, Mapping[str, Any]] | None = None) -> EroicaSettings:
     """Settings from *assignments* (``"section.key=value"``), the environment, the file and the defaults, in that order.
 
@@ -189,7 +200,8 @@ def load_settings(assignments: Iterable[str] = (), under: Mapping[str, Mapping[s
             raise UsageError(f"{assignment!r} is not section.key=value", do="e.g. --set detect.window=20")
         if section not in EroicaSettings.model_fields:
             known = ", ".join(EroicaSettings.model_fields)
-            raise UsageError(f"there is no section {section!r}", where=assignment, do=f"sections: {known}")
+            near = did_you_mean(section, EroicaSettings.model_fields)
+            raise UsageError(f"there is no section {section!r}", where=assignment, do=f"{near}sections: {known}")
         given.setdefault(section, {})[key] = value
     file = os.environ.get("EROICA_CONFIG")
     if file and not Path(file).is_file():
@@ -199,6 +211,8 @@ def load_settings(assignments: Iterable[str] = (), under: Mapping[str, Mapping[s
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 2:
+            raise _unknown_setting(*map(str, first["loc"])) from error
         raise UsageError(f"setting {where}: {first['msg']}", do="see `eroica schema settings`") from error
     except ValueError as error:
         raise UsageError(f"the settings file is not TOML: {error}", where=file or "") from error

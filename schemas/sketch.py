@@ -80,10 +80,11 @@ def quantile(sketch: Sketch, share: float) -> float:
 
     Where all of :data:`MAX_BINS` bins are used, the lowest also holds all that is below it.
     """
-    place, seen = share * (sketch.total - 1), 0
+    # The nearest rank: the tail of a few values is their largest.
+    place, seen = max(1, math.ceil(share * sketch.total - 1e-9)), 0
     for number, count in zip(sketch.bins, sketch.counts, strict=True):
         seen += count
-        if seen > place:
+        if seen >= place:
             return 0.0 if number <= LOWEST else 2 * GAMMA**number / (GAMMA + 1)
     return 0.0
 

@@ -69,7 +69,6 @@ _TOPICS = (
 
 TOPICS: dict[str, Topic] = {topic.name: topic for topic in _TOPICS}
 MESSAGE_TOPIC: dict[type[Message], Topic] = {message: topic for topic in _TOPICS for message in topic.messages}
-MAX_SUMMARY_BYTES = 100_000
 MAX_VERDICT_BYTES = 65_536
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 _HUGE = 1e15
 
@@ -19,6 +21,25 @@ def say_share(share: float) -> str:
     if 0 < share < 1 and percent in (0, 100):
         return "under 1%" if percent == 0 else "over 99%"
     return f"{percent}%"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question that ends with a space, if one of *known* is spelled much like *word*; else nothing.
+
+    >>> did_you_mean("ruels", ["rules", "deadline_ms"]), did_you_mean("x", ["rules"])
+    ('did you mean rules? ', '')
+    """
+    near = get_close_matches(word[:60], list(known), n=1)
+    return f"did you mean {near[0]}? " if near else ""
+
+
+def say_count(count: int, noun: str, plural: str = "") -> str:
+    """*count* things, with the noun in the right number.
+
+    >>> say_count(1, "trace"), say_count(2_000, "trace"), say_count(0, "summary", "summaries")
+    ('1 trace', '2000 traces', '0 summaries')
+    """
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def say_number(value: float) -> str:

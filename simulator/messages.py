@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from eroica.schemas.control import Mode, ProfileRequest, Reason
+from eroica.schemas.control import SIMULATED, Mode, ProfileRequest, Reason
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.ids import stable_id
 from eroica.schemas.jobs import JobAnnouncement, Layout, ProcessGroup, RankInfo
@@ -233,7 +233,7 @@ class Emission:
             topology_source="coordinates",
             issued_at_us=int(issued) + (IDLE_US if stacks else 0),
             deadline_ms=profile.deadline_ms,
-            detail="simulated",
+            detail=SIMULATED,
         )
 
     def _draw(self) -> _Fates:

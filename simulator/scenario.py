@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from eroica.schemas.control import Reason
 from eroica.schemas.errors import InvalidInput, UsageError
+from eroica.simulator.unknown import assigned_at, unknown_field
 from eroica.simulator.yamlfile import line_of, read_yaml
 
 __all__ = [
@@ -238,10 +239,12 @@ def parse_scenario(text: str, assignments: Sequence[str] = (), where: str = "sce
     try:
         return msgspec.convert(tree, Scenario, strict=False)
     except msgspec.ValidationError as error:
+        if (unknown := unknown_field(str(error), assignments, Scenario)) is not None:
+            raise unknown from error
         line = 0 if assignments else line_of(text, str(error))
-        raise InvalidInput(
-            str(error), where=f"{where}, line {line}" if line else where, do="the fields are described in docs/simulator.md"
-        ) from error
+        assigned = assigned_at(str(error), assignments)
+        place = f"--set {assigned[:100]}" if assigned else f"{where}, line {line}" if line else where
+        raise InvalidInput(str(error), where=place, do="the fields are described in docs/simulator.md") from error
 
 
 def _assign(tree: dict[str, Any], assignment: str) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eroica.bus.config import full_name
-from eroica.bus.outage import RETRY_S, wait_for_broker
-from eroica.schemas.errors import BrokerAway, BrokerError, MissingDependency
+from eroica.bus.outage import RETRY_S, patiently, wait_for_broker
+from eroica.bus.probe import check_broker
+from eroica.schemas.errors import BrokerAway, BrokerError, MissingDependency, extra_missing
 from eroica.schemas.settings import EroicaSettings
 
 if TYPE_CHECKING:
@@ -77,12 +78,21 @@ def _serve(
     shell = make_shell(settings, workdir)
     code, reason = _run(shell, workdir)
     if reason is not None and lost_broker(reason):
-        _log.warning("%s lost its broker and begins anew: %s", stage, reason)
-        time.sleep(RETRY_S)
-        os.chdir(began_in)
-        logging.shutdown()
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        _log.warning("%s lost its broker and begins anew: %r", stage, reason)
+        return _begin_anew(settings, stage, began_in)
     return code
+
+
+def _begin_anew(settings: EroicaSettings, stage: str, began_in: Path) -> int:
+    """Once the broker is there, this process runs its command again. Returns 0 where a signal comes before."""
+    time.sleep(RETRY_S)
+    with _stoppable() as stopped, contextlib.suppress(BrokerAway):
+        patiently(lambda: check_broker(settings.kafka), stage, stop=stopped)
+    if stopped():
+        return 0
+    os.chdir(began_in)
+    logging.shutdown()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def lost_broker(reason: BaseException) -> bool:
@@ -122,7 +132,7 @@ def _need_faust() -> None:
     try:
         import faust  # noqa: F401  # only whether it is there
     except ImportError as error:
-        raise MissingDependency(f"the stream processors need Faust ({error})", do="pip install 'eroica[streams]'") from error
+        raise MissingDependency(f"the stream processors need Faust ({error})", do=extra_missing("streams")) from error
 
 
 def _run(shell: Shell, workdir: Path | None) -> tuple[int, BaseException | None]:

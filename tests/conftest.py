@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from eroica.bus.local import EmbeddedBroker, KafkaCluster
 from eroica.schemas.errors import MissingDependency
@@ -15,6 +16,11 @@ REQUIRE = "EROICA_REQUIRE_KAFKA"
 BROKER_FIXTURES = frozenset({"kafka", "kafka3", "tansu", "broker"})
 FIRST_START_TIMEOUT_S = 600
 """The first start on a machine fetches 54 MB of jars, and that falls on whichever test comes first."""
+
+
+hypothesis_settings.register_profile("eroica", deadline=None)
+hypothesis_settings.load_profile("eroica")
+"""No example has a deadline: a machine that does something else meanwhile is no fault."""
 
 
 def _absent(error: MissingDependency) -> None:

@@ -42,10 +42,6 @@ class Hosts:
         """Ranks of each host, in the order of the hosts that have any."""
         return _split(self.host_of)
 
-    def by_rail(self) -> Groups:
-        """Ranks of each rail, ascending."""
-        return _split(self.rail_of)
-
     def crosses(self, groups: Groups) -> npt.NDArray[np.bool_]:
         """Shape (groups,): whether a group's members sit on more than one host, so that its traffic takes the
         network.

@@ -306,12 +306,15 @@ def build_layout(framework: str, world: int, options: Mapping[str, int | str | b
     :raises TopologyError: if the sizes are impossible.
     """
     if framework not in FRAMEWORKS:
-        raise UsageError(f"{framework!r} is not a known framework", do=f"use one of {', '.join(FRAMEWORKS)}")
+        raise UsageError(
+            f"{framework!r} is not a known framework", do=f"use one of {', '.join(FRAMEWORKS)}, or custom with its coordinates"
+        )
     build, known = FRAMEWORKS[framework]
     placement = options.get("placement", "loop")
     for name, value in options.items():
         if name not in known and value != 1 and not (name == "placement" and "vpp" in known):
-            raise UsageError(f"{framework} has no option {name!r}", do=f"its options are {', '.join(sorted(known)) or 'none'}")
+            own = f"its options are {', '.join(sorted(known))}" if known else "leave it out: it takes none but the world size"
+            raise UsageError(f"{framework} has no option {name!r}", do=own)
     layout = build(world, **{name: value for name, value in options.items() if name in known})
     return layout if placement == "loop" else folded(layout, str(placement), "vpp" in options)
 

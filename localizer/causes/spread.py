@@ -105,8 +105,9 @@ def common_pause(measures: Measures) -> tuple[str, float]:
         for what, at in pauses.by_kind().items()
         if what in CAUSES
     }
-    # What makes single steps longer than the others, if it is a warm-up, is taken off.
-    single = float(np.median(own.mean(axis=1) - np.median(own, axis=1))) if own.size else 0.0
+    # What makes the first step longer than the others are, if it is a warm-up, is taken off.
+    late = own[:, 0] - np.median(own[:, 1:], axis=1) if own.shape[1] > 1 else np.zeros(frame.size)
+    single = max(float(np.median(late)), 0.0) / max(own.shape[1], 1) if own.size else 0.0
     each = {what: max(us - single, 0.0) if what in WARM_UP else us for what, us in each.items()}
     best = max(sorted(each), key=lambda what: (what != "loader" and each[what] > 0, each[what]), default="")
     return best, each.get(best, 0.0)

@@ -33,8 +33,6 @@ from eroica.schemas.wording import say_share
 
 LAUNCH_BOUND = 0.8
 """Where so many kernels find the device waiting, a host that waits for others has work of its own to do meanwhile."""
-LEAST_IDEAL = 0.1
-"""No step is known to become so much shorter: then what it would be is not said."""
 LESSER_SHARE = 0.15
 """A cause that gives back less than this share of what the first does is left out."""
 FEW_STEPS = {1: 0.55, 2: 0.85}
@@ -71,11 +69,17 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     # What all ranks do alike makes nobody wait: it counts where nothing else does.
     common = find_common_pauses(measures)
     waiting_us = float(np.median(measures.own.wait_us))
+    if common and frame.missing.size and past is None:
+        # Most jobs have some of these: without a past, and without all ranks, they are noted and no cause.
+        common = [f for f in common if f.functions[0] not in HARMLESS]
+    aside: list[Finding] = []
+    if not found and common and measures.lost_own_us > common[0].gain_us:
+        # More is lost to ranks that differ than to what all do alike: that is not the cause, and must not hide who is slow.
+        common, aside = [], common
     if not found and frame.missing.size and measures.share(waiting_us) >= UNSEEN_WAIT:
         common = [f for f in common if f.functions[0] not in HARMLESS]
-        notes.append(
-            f"the ranks seen wait {say_share(measures.share(waiting_us))} of the step, maybe for the ranks that are missing"
-        )
+        idle = say_share(measures.share(waiting_us))
+        notes.append(f"{NOT_ENOUGH}: the ranks seen wait {idle} of the step, maybe for those that are missing")
     if found:
         # What all ranks lose alike since the healthy profile may be more than what one of them loses.
         found += [f for f in find_whole(measures) if f.cls == "whole_job" and f.gain_us >= sum(g.gain_us for g in found)]
@@ -83,6 +87,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     else:
         found = common or find_whole(measures) or find_unknown(measures)
     findings = _ranked(measures, found, slow)
+    notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a step in {f.functions[0]}" for f in aside]
     notes += [*stage_notes, *exchange_notes]
     if findings and _one_clockwork(measures) < 1:
         notes.append("the ranks' steps differ in length: they may not be of one run")
@@ -98,16 +103,18 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         blame = walk(frame, waiting)
         notes = [*notes[:incomplete], *_before(blame), *_by_clocks(frame, waiting), *notes[incomplete:]]
         notes += [] if findings else _seen(measures, blame)
-    recovered = sum(f.gain_us for f in findings) or measures.lost_own_us
-    ideal = measures.step_us - recovered
-    if findings and frame.launch_bound >= LAUNCH_BOUND:
+    # No step is shorter than the work that is usual in it.
+    least = float(measures.model.step_us(own.usual_parts_us).mean())
+    gains = [f.gain_us for f in findings if f.confidence >= settings.accuse_confidence]
+    ideal = max(measures.step_us - sum(gains), least)
+    if gains and frame.launch_bound >= LAUNCH_BOUND:
         notes.append("the hosts set the pace and work on while kernels wait: what mending gives back is an upper bound")
     return Judgement(
         findings=findings,
         waiters=waiters,
         wait_share=float(waited[waiters].mean()) if waiters.size else 0.0,
         step_us=measures.step_us,
-        ideal_step_us=ideal if ideal >= LEAST_IDEAL * measures.step_us else None,
+        ideal_step_us=ideal if gains else None,
         comparable=bool(own.comparable.any()) or bool(findings) or _past_tells(frame, past),
         recovered_by_slowest=recovered_by(measures, slowest_rows(measures)),
         recovered_by_last_stage=recovered_by(measures, last_stage(measures)) if measures.model.stages > 1 else None,

@@ -13,6 +13,7 @@ from eroica.schemas.jobs import JobAnnouncement
 from eroica.schemas.ranks import format_ranks, parse_ranks, say_ranks
 from eroica.schemas.summaries import Expectation, StackEvidence, Summary, SummaryError
 from eroica.schemas.verdicts import Verdict
+from eroica.schemas.wording import say_count
 
 EVERY_US = 3_000_000
 """Event time between two lines about the pace."""
@@ -80,9 +81,9 @@ class Narrator:
         if request.request in self.requests:
             return []
         self.requests[request.request] = request
-        what = f"{request.steps} steps from {request.start_step}" if request.steps else f"{request.duration_ms} ms"
+        what = f"{say_count(request.steps, 'step')} from {request.start_step}" if request.steps else f"{request.duration_ms} ms"
         detail = f": {one_line(request.detail)}" if request.detail else ""
-        return [f"profile request ({request.reason}), {what} on {request.world_size} ranks{detail}"]
+        return [f"profile request ({request.reason}), {what} on {say_count(request.world_size, 'rank')}{detail}"]
 
     def _summary(self, message: Summary | SummaryError | StackEvidence) -> list[str]:
         who = message.who
@@ -95,7 +96,7 @@ class Narrator:
             return [f"summary {len(heard)}/{of}: rank {who.rank} could not: {one_line(message.error)}"]
         if isinstance(message, StackEvidence):
             return [f"stacks {len(heard)}/{of}: rank {who.rank}, {len(message.threads)} threads"]
-        late = f", started {message.late_by_steps} steps late" if message.late_by_steps else ""
+        late = f", started {say_count(message.late_by_steps, 'step')} late" if message.late_by_steps else ""
         steps = f"steps {message.first_step}–{message.last_step}"
         return [f"summary {len(heard)}/{of}: rank {who.rank} on {one_line(who.host, 60)}, {steps}{late}"]
 

@@ -19,9 +19,10 @@ from eroica.offline.demo.scenario import HEALTHY_STEPS, Scenario, mistakes
 from eroica.offline.demo.stage import SERVICES, Say, Stage, clean, prepare, require, start_all
 from eroica.offline.demo.watch import Watcher
 from eroica.offline.record import record
-from eroica.schemas.errors import EroicaError
+from eroica.schemas.errors import EroicaError, extra_missing
 from eroica.schemas.settings import EroicaSettings
 from eroica.schemas.verdicts import Verdict
+from eroica.schemas.wording import say_count
 
 _TICK_S = 0.2
 
@@ -61,8 +62,8 @@ def run_demo(
     :raises MissingDependency: torch, Faust or the embedded broker is not installed.
     :raises BrokerError: the external broker cannot be used.
     """
-    require("torch", "the training job of the demo needs it: pip install 'eroica[demo]'")
-    require("faust", "detect and group need it: pip install 'eroica[demo]'")
+    require("torch", f"the training job of the demo needs it; {extra_missing('demo')}")
+    require("faust", f"detect and group need it; {extra_missing('demo')}")
     begun = time.monotonic()
 
     def tell(line: str) -> None:
@@ -85,7 +86,7 @@ def run_demo(
         if record_to is not None:
             waiting("recording")
             counts = record(stage.settings, stage.job, record_to)
-            tell(f"recorded {sum(counts.values())} messages to {record_to}")
+            tell(f"recorded {say_count(sum(counts.values()), 'message')} to {record_to}")
         waiting("cleaning up")
     return DemoResult(scenario, verdict, mistakes(scenario, verdict), seconds, time.monotonic() - begun)
 

@@ -33,6 +33,7 @@ from eroica.schemas.control import ProfileRequest
 from eroica.schemas.outputs import Output
 from eroica.schemas.settings import AgentSettings
 from eroica.schemas.summaries import Identity, StackEvidence
+from eroica.schemas.wording import say_count
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +103,11 @@ class Answers:
                 self._fail(who, f"the process {how}, so it cannot be profiled", now_us)
             elif starts_too_late(request, worker.last_step, worker.mean_us):
                 ahead = request.start_step - worker.last_step
-                self._fail(who, f"step {request.start_step} is {ahead} steps ahead: nobody waits for its profile so long", now_us)
+                self._fail(
+                    who,
+                    f"step {request.start_step} is {say_count(ahead, 'step')} ahead: nobody waits for its profile so long",
+                    now_us,
+                )
             else:
                 self._ask(request, worker, who, now_us)
         if self._profiles:

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from eroica.schemas.errors import extra_missing
+
 MAX_PROCESSES = 32
 """Of a rank: the training process and its children (loader workers first come, first served)."""
 MAX_THREADS = 256
@@ -46,7 +48,7 @@ def dump_stacks(pid: int, timeout_ms: int, *, program: str | None = None, clock:
     """Stacks of process *pid* and its descendants. Takes at most about *timeout_ms*; pauses no process unless it must."""
     program = program or find_py_spy()
     if program is None:
-        return Stacks([], "py-spy is not installed for the agent: pip install 'eroica[agent]'")
+        return Stacks([], f"py-spy is not installed for the agent: {extra_missing('agent')}")
     deadline = clock() + timeout_ms / 1_000
     threads: list[str] = []
     errors: list[str] = []

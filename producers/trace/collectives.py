@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eroica.producers.trace.columns import ANNOTATION, CPU_OP, Floats, Ints, Trace
+from eroica.producers.trace.columns import ANNOTATION, CPU_OP, Ints, Trace
 from eroica.producers.trace.commargs import CommArgs
 from eroica.producers.trace.critical_path import CriticalPath
 from eroica.producers.trace.gloo import gloo_groups
@@ -121,15 +121,6 @@ def _paired(
             o = replace(o, group=name, size=2)
         out.append(o)
     return out, pairs
-
-
-def bus_bandwidth_gbps(op: str, size: int, bytes_: Floats, duration_us: Floats) -> Floats:
-    """Bus bandwidth, Gb/s: algorithm bandwidth times :func:`bus_factor`.
-
-    ``bytes_`` is the larger of input and output per rank. 0 where size, bytes or duration are unknown.
-    """
-    known = (duration_us > 0) & (bytes_ > 0)
-    return np.where(known, bytes_ * 8e-3 * bus_factor(op, size) / np.where(known, duration_us, 1.0), 0.0)
 
 
 def bus_factor(op: str, size: int) -> float:

@@ -18,6 +18,7 @@ from eroica.producers.trace.filenames import (
 from eroica.producers.trace.frontend import Opened
 from eroica.producers.trace.listing import relative_to
 from eroica.schemas.errors import InvalidInput, UsageError
+from eroica.schemas.wording import say_count
 
 MAX_NAMED = 5
 """Runs and files that a note names."""
@@ -138,9 +139,11 @@ def one_run(found: Sequence[Found], root: Path = Path(), job: str = "") -> tuple
     if len(runs) > 1:
         shown = ", ".join(f"{n or 'the folder itself'} ({len(run)})" for n, run in runs[:MAX_NAMED])
         more = f" and {len(runs) - MAX_NAMED} more" if len(runs) > MAX_NAMED else ""
+        others = len(single) - len(chosen)
+        chosen_name = name or "the folder itself"
         notes.append(
-            f"the folder holds {len(runs)} runs ({shown}{more}): {name or 'the folder itself'} with {len(chosen)} traces counts, "
-            f"{len(single) - len(chosen)} traces of the others were left out"
+            f"the folder holds {len(runs)} runs ({shown}{more}): {chosen_name} with {say_count(len(chosen), 'trace')} counts, "
+            f"{say_count(others, 'trace')} of the others {'was' if others == 1 else 'were'} left out"
         )
     return sorted(chosen, key=lambda t: t.rank), notes
 

@@ -24,7 +24,7 @@ from eroica.producers.trace.steps import Steps, find_steps
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.summaries import Identity, Metric, StepRecord, Summary
 
-_STEP_NOTES = {
+STEP_NOTES = {
     "gpu_profiler_step": "steps by the device's ProfilerStep annotations",
     "loader": "no ProfilerStep in the trace: steps by the data loader's annotations",
     "optimizer": "no ProfilerStep in the trace: steps by the optimizer's annotations",
@@ -171,7 +171,7 @@ def _lost(trace: Trace, functions: int) -> dict[str, int]:
 
 
 def _notes(trace: Trace, steps: Steps, path: CriticalPath, communication: Communication) -> list[str]:
-    notes = [_STEP_NOTES[steps.source]] if steps.source in _STEP_NOTES else []
+    notes = [STEP_NOTES[steps.source]] if steps.source in STEP_NOTES else []
     if path.cpu_only:
         notes.append("no device events: operators on the training thread count as compute")
     if communication.mixed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from eroica.offline.diagnose import diagnose
@@ -90,7 +92,7 @@ def test_a_broken_file_among_good_ones_is_left_out_and_said(tmp_path: Path) -> N
 
 def test_nothing_readable_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b"\x00\x01")
-    with pytest.raises(InvalidInput, match="none of 1 files"):
+    with pytest.raises(InvalidInput, match="it is no trace that can be read"):
         diagnose(tmp_path, load_settings())
 
 
@@ -121,3 +123,21 @@ def test_summarize_as_a_program_and_a_person_use_it() -> None:
     unnamed = cli("summarize", str(TRACES / "single" / "rank_not_found.json.gz"))
     assert (unnamed.returncode, "does not tell its rank" in unnamed.stderr) == (3, True)
     assert cli("summarize", str(TRACES / "single" / "rank_not_found.json.gz"), "--rank", "3").returncode == 0
+
+
+def drop_events(source: Path, target: Path, name: str) -> None:
+    """A trace without the events whose name begins with *name*."""
+    opened = gzip.open if source.suffix == ".gz" else open
+    with opened(source, "rb") as file:
+        trace = orjson.loads(file.read())
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if not str(e.get("name", "")).startswith(name)]
+    target.write_bytes(orjson.dumps(trace))
+
+
+def test_steps_that_no_trace_marks_are_said_to_be_guessed(tmp_path: Path) -> None:
+    for path in sorted((TRACES / "torchrec_sleep_1s").iterdir()):
+        if "json" in path.name:
+            drop_events(path, tmp_path / path.name.removesuffix(".gz"), "ProfilerStep")
+    verdict = diagnose(tmp_path, load_settings()).verdict
+    assert any(note.startswith("no ProfilerStep in the trace") and "4 of 4 ranks" in note for note in verdict.coverage.notes)
+    assert all(cause.suspects.ranks in ("", "2") for cause in verdict.causes)

@@ -99,7 +99,7 @@ class SpoolMachine(RuleBasedStateMachine):
 
 
 TestSpoolMachine = SpoolMachine.TestCase
-TestSpoolMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSpoolMachine.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_acknowledged_files_are_deleted(tmp_path: Path) -> None:
@@ -141,7 +141,6 @@ def test_what_was_read_and_then_dropped_may_still_be_acknowledged(tmp_path: Path
 
 
 @given(cut=st.integers(0, 2_000))
-@settings(deadline=None)
 def test_a_record_that_was_cut_off_by_a_sudden_end_is_passed_over(cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder), 10**6)

@@ -50,6 +50,13 @@ CASES: list[tuple[list[str], int, str]] = [
     (["detect", "--set", "detect.window"], 2, "section.key=value"),
     (["detect", "--set", "nope.window=3"], 2, "no section"),
     (["detect", "--set", "detect.nope=3"], 2, "detect.nope"),
+    (["localize", "--set", "localize.ruels=paper"], 2, "there is no setting 'ruels' in section localize. did you mean rules?"),
+    (["localize", "--set", "localise.rules=paper"], 2, "did you mean localize?"),
+    (["simulate", "slow-gpu", "--out", "x", "--set", "job.wrld=64"], 2, "--set job.wrld=64: there is no field 'wrld' in job"),
+    (["simulate", "slow-gpu", "--out", "x", "--set", "faults.0.dos=2"], 2, "did you mean dose?"),
+    (["simulate", "slow-gpu", "--out", "x", "--set", "job.model.layer=2"], 2, "layers_per_stage"),
+    (["simulate", "slow-gpu", "--out", "x", "--set", "job.model=2"], 3, "--set job.model=2: Expected"),
+    (["simulate", "slow-gpu", "--out", "x", "--set", "nois=quiet"], 2, "did you mean noise?"),
     (["detect", "--set", "detect.window=three"], 2, "detect.window"),
     (["detect", "--config", "/nowhere/at/all.toml"], 2, "not there"),
     (["--config", "/nowhere/at/all.toml", "detect"], 2, "not there"),
@@ -76,6 +83,8 @@ CASES: list[tuple[list[str], int, str]] = [
     (["record", "--job", "j", "--out", "x", "--follow", "--until-verdict"], 2, "one of"),
     (["record", "--job", "j", "--out", "x", "--bootstrap", NOBODY], 4, "nothing listens"),
     (["topology", "--framework", "megatron", "--world", "10", "--tp", "3"], 2, "cannot be divided"),
+    (["topology", "--framework", "foo", "--world", "8"], 2, "or custom"),
+    (["topology", "--framework", "ddp", "--world", "8", "--dp", "8"], 2, "none but the world size"),
     (["doctor", "--bootstrap", NOBODY], 4, "nothing listens"),
 ]
 

@@ -104,6 +104,17 @@ def test_a_ratio_has_no_unit(unit: str, value: float, text: str) -> None:
     assert text in shown(verdict(causes=[msgspec.structs.replace(cause, evidence=[item])]))
 
 
+def test_nothing_explained_is_not_said_and_ranks_are_cut_between_two() -> None:
+    [cause] = verdict().causes
+    many = ",".join(f"{n}-{n + 50}" for n in range(1_000, 3_000, 100))
+    item = msgspec.structs.replace(cause.evidence[0], compared_with=f"ranks {many}")
+    page = shown(
+        verdict(causes=[msgspec.structs.replace(cause, explains=0.0, evidence=[item], suspects=Suspects(ranks=many))]), 250
+    )
+    assert "of the waiting" not in page and "88% sure" in page
+    assert page.count("1400-1450,1500-1550 … and 714 more") == 2
+
+
 def test_several_of_a_kind_have_their_plural() -> None:
     [cause] = verdict().causes
     several = msgspec.structs.replace(cause, suspects=Suspects(ranks="1,3", hosts=["a", "b"], stages=[2]))

@@ -234,7 +234,7 @@ SLOT_CONTENT = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(SLOT_CONTENT, max_size=8), max_size=6),
     st.binary(min_size=16, max_size=16) | st.integers(0, 5).map(lambda n: wire.RING_STATE.pack(n, 0)),

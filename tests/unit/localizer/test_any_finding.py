@@ -47,7 +47,7 @@ metrics = st.lists(
 ).map(sorted)
 
 
-@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(SCENES), st.lists(findings, max_size=4), metrics)
 def test_a_verdict_comes_out(name: str, found: list[Finding], readings: list[tuple[int, str, float]]) -> None:
     frame, _ = scene(name)

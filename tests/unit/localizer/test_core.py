@@ -51,7 +51,7 @@ def run(chunks: list[GroupChunk], core: LocalizerCore | None = None) -> list[byt
     return [encode(o.message) for at, c in enumerate(chunks) for o in used.feed(c, InputRef("groups", 0, at))]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.booleans())
 def test_order_and_repetition_of_chunks_change_no_byte(seed: int, halves: bool) -> None:
     chunks = [part for chunk in CHUNKS for part in (split(chunk) if halves else [chunk])]
@@ -132,7 +132,7 @@ def test_a_partition_that_goes_away_takes_its_open_requests_with_it() -> None:
     assert core.feed(CHUNKS[1], InputRef("groups", 3, 8)) == []
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.permutations(range(16)))
 def test_renumbering_the_ranks_changes_the_names_only(order: list[int]) -> None:
     base = steady(50_000.0, {2: 1.7}, noise=0.05)

@@ -187,6 +187,24 @@ def test_stacks_of_a_stuck_job(threads: dict[int, str], status: str, ranks: str)
     assert all(c.class_ == "hang" for c in verdict.causes)
 
 
+def test_a_hang_names_files_with_their_lines_and_places_once() -> None:
+    """Lines and numbers that differ make no other place; they are shown as the first rank has them."""
+    usual = {r: f"main (job.py:9);all_reduce (comm.py:{r})" for r in range(10)}
+    threads = usual | {4: "main (job.py:9);read (load.py:97)", 7: "main (job.py:9);read (load.py:98)"}
+    [output] = LocalizerCore(SETTINGS).feed(stuck(threads), InputRef("groups", 0, 0))
+    verdict = output.message
+    assert isinstance(verdict, Verdict)
+    [cause] = verdict.causes
+    assert cause.suspects.ranks == "4,7"
+    assert cause.functions == ["read (load.py:97) < main (job.py:9)"]
+    stacks = [e for e in cause.evidence if e.kind == "stack"]
+    assert [e.subject for e in stacks[:2]] == [
+        "rank 4: read (load.py:97) < main (job.py:9)",
+        "rank 7: read (load.py:98) < main (job.py:9)",
+    ]
+    assert stacks[0].rule == "differs from: all_reduce (comm.py:0) < main (job.py:9)"
+
+
 def test_blame_is_conserved() -> None:
     frame = build_frame(
         Scene(16, steady(BASE_US, {3: 1.5}, noise=0.1), communicators=[range(8), range(8, 16), range(16)]).chunks()

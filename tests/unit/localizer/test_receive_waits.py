@@ -294,7 +294,7 @@ def test_another_culprit_by_own_time_silences_the_matrix() -> None:
     assert any("rank 5" in note for note in judgement.notes)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.permutations(range(8)), st.sampled_from([slow_source, slow_link, late_source]))
 def test_other_numbers_of_ranks_permute_the_answer(order: list[int], change: Change) -> None:
     """All on one host, so that numbers mean nothing."""

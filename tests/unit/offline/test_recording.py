@@ -43,7 +43,7 @@ def read_all(directory: Path) -> list[Incoming]:
     return [record for entry in manifest.files for record in read_file(directory, entry)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.binary(max_size=50) | st.none(),
     st.binary(max_size=200) | st.none(),

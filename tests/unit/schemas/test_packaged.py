@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,6 +32,25 @@ def folders() -> dict[str, Path]:
 
 def test_every_package_is_installed() -> None:
     assert set(SETUP["packages"]) == set(folders())
+
+
+def test_the_checkouts_own_folder_hides_nothing(tmp_path: Path) -> None:
+    """Whoever starts Python in the checkout finds its `eroica/` first, and the rooms where they are installed."""
+    checkout, installed = tmp_path / "checkout" / "eroica", tmp_path / "installed" / "eroica"
+    for folder in (checkout, installed / "schemas"):
+        folder.mkdir(parents=True)
+    for folder in (checkout, installed):
+        shutil.copy(ROOT / "eroica" / "__init__.py", folder)
+    (installed / "schemas" / "__init__.py").write_text("where = 'installed'\n", encoding="utf-8")
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", "import eroica.schemas as s; print(s.where)"],
+        cwd=checkout.parent,
+        env={"PYTHONPATH": str(installed.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == "installed\n", found.stderr
 
 
 def test_every_data_file_is_installed() -> None:

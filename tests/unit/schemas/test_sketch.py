@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 import pytest
@@ -31,7 +33,7 @@ def test_the_merge_of_the_parts_is_the_sketch_of_the_whole(parts: list[list[floa
 @given(near, st.floats(0, 1))
 def test_quantiles_are_within_the_accuracy(values: list[float], share: float) -> None:
     ordered = sorted(values)
-    exact = ordered[int(share * (len(ordered) - 1))]
+    exact = ordered[max(1, math.ceil(share * len(ordered) - 1e-9)) - 1]
     assert quantile(sketch_of(np.array(values)), share) == pytest.approx(exact, rel=ACCURACY * 1.0001)
 
 
@@ -57,6 +59,12 @@ def test_odd_values_have_a_bin(odd: float) -> None:
     assert sketch.total == 2
     assert sketch.bins in ([LOWEST, 0], [0, HIGHEST])
     assert quantile(sketch, 0.0) in (0.0, pytest.approx(1.0, rel=ACCURACY * 1.01))
+
+
+def test_the_tail_of_few_values_is_their_largest() -> None:
+    sketch = sketch_of(np.array([2.5, 3.3, 6.0]))
+    assert quantile(sketch, 0.99) == pytest.approx(6.0, rel=ACCURACY)
+    assert quantile(sketch, 0.5) == pytest.approx(3.3, rel=ACCURACY)
 
 
 def test_of_nothing_there_are_no_quantiles() -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from eroica.schemas.ranks import say_ranks
-from eroica.schemas.wording import say_number, say_share
+from eroica.schemas.wording import say_count, say_number, say_share
 
 pytestmark = pytest.mark.unit
 
@@ -50,12 +50,32 @@ def test_a_number_has_three_digits_and_no_powers_of_ten(value: float, text: str)
 
 
 @pytest.mark.parametrize(
+    ("count", "words", "text"),
+    [
+        (1, ("trace",), "1 trace"),
+        (0, ("trace",), "0 traces"),
+        (2, ("trace",), "2 traces"),
+        (1, ("message was", "messages were"), "1 message was"),
+        (3, ("message was", "messages were"), "3 messages were"),
+    ],
+)
+def test_a_noun_agrees_with_its_number(count: int, words: tuple[str, ...], text: str) -> None:
+    assert say_count(count, *words) == text
+
+
+@pytest.mark.parametrize(
     ("ranges", "most", "text"),
     [
         ("", 0, "no ranks"),
         ("7", 0, "rank 7"),
         ("0-2,5", 0, "ranks 0-2,5"),
-        ("0-2,5,7", 6, "ranks 0-2,5…"),
+        ("0-2,5,7", 6, "ranks 0-2,5 … and 1 more"),
+        ("345-451,453-1264", 11, "ranks 345-451 … and 812 more"),  # never in the middle of a number
+        ("345-451,453-1264", 7, "ranks 345-451 … and 812 more"),
+        ("345-451,453-1264", 3, "ranks 345-451 … and 812 more"),
+        ("345-451,453-1264", 16, "ranks 345-451,453-1264"),
+        ("0-999999", 3, "ranks 0-999999"),
+        ("not ranges, but words", 8, "ranks not ran…"),
         ("4711", 4, "rank 4711"),
     ],
 )

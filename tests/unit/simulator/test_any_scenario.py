@@ -89,7 +89,7 @@ SCENARIO = st.fixed_dictionaries(
 
 
 @given(SCENARIO)
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 def test_any_scenario_is_simulated_or_refused_in_a_sentence(tree: dict[str, Any]) -> None:
     try:
         simulation = Simulation(parse_scenario(json.dumps(tree)))
@@ -110,7 +110,7 @@ def test_any_scenario_is_simulated_or_refused_in_a_sentence(tree: dict[str, Any]
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_is_a_scenario_or_refused(text: str) -> None:
     try:
         parse_scenario(text)

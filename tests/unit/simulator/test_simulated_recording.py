@@ -61,7 +61,16 @@ def test_what_was_never_recorded_is_not_compared(tmp_path: Path, capfd: pytest.C
     told = capfd.readouterr()
     assert "against the recorded verdict" not in told.out + told.err
     assert "none was recorded to compare with" in told.err and "no verdict was recorded to compare with" in told.err
-    assert "0 agree, 0 only recorded" not in told.err
+    assert "the request is the simulator's own" in told.err and "requests of detect" not in told.err
+
+
+@pytest.mark.parametrize("name", ["", "manifest.json"])
+def test_a_recording_is_no_folder_of_traces(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert _simulate(tmp_path / "one") == 0
+    assert main(["diagnose", str(tmp_path / "one" / name)]) == 2
+    assert (
+        f"this is a recording, not a folder of traces. judge it with: eroica replay {tmp_path / 'one'}" in capfd.readouterr().err
+    )
 
 
 def test_fields_and_settings_go_through_set(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_rank_that_nobody_expects_is_left_out() -> None:
 
 
 @given(st.permutations([OPEN, *[summary(r) for r in range(4)]]), st.lists(st.integers(0, 4), max_size=5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_order_and_repetition_change_only_the_offsets(order: list[SummaryTopicMessage], again: list[int]) -> None:
     plain = feed(GroupCore(GroupSettings()), OPEN, *[summary(r) for r in range(4)])
     doubled = [m for i, m in enumerate(order) for m in ([m, m] if i in again else [m])]

@@ -74,7 +74,7 @@ def test_words_of_strangers_beyond_the_limit_move_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2**53)), max_size=80))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_word_is_ahead_of_the_frame_and_repetitions_move_nothing(words: list[tuple[str, int]]) -> None:
     clock = EventClock(0, LEAP, 3)
     before = 0

@@ -82,7 +82,7 @@ closes = st.integers(-2, 12)
 
 
 @given(st.lists(puts | closes, max_size=40))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_the_grid_agrees_with_a_plain_one(moves: list[tuple[int, int, int, int] | int]) -> None:
     grid, plain = StepGrid(RANKS), PlainGrid(RANKS)
     for number, move in enumerate(moves):
@@ -124,7 +124,7 @@ def talks(draw: st.DrawFn) -> list[IterationBatch]:
 
 
 @given(talks(), st.integers(1, 6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_shard_decides_the_same_as_with_plain_accounts(batches: list[IterationBatch], grace: int) -> None:
     choices = DetectSettings(shard_grace_steps=grace, silence_ms=4_000)
     core = ShardCore(choices)

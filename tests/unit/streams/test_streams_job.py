@@ -193,7 +193,7 @@ def two_shards(values: list[int], step: int = 0, at: int = T0) -> tuple[list[Ste
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_interleaving_of_shards_decides_nothing(data: st.DataObject) -> None:
     a, b = two_shards(HEALTHY[:60] + [100_000, 300_000, 100_000] * 4 + HEALTHY[:50] + SLOW)
     mixed: list[StepPartial] = []

@@ -209,7 +209,7 @@ def shuffled(draw: st.DrawFn) -> tuple[list[IterationBatch], list[IterationBatch
 
 
 @given(shuffled())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_repetition_and_reordering_within_the_grace_change_no_step(
     case: tuple[list[IterationBatch], list[IterationBatch]],
 ) -> None:

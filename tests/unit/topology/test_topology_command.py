@@ -37,7 +37,7 @@ def test_json_of_a_rank_holds_its_groups_and_place() -> None:
     )
     assert out["coordinates"] == {"pp": 1, "dp_replicate": 0, "dp_shard": 0, "cp": 0, "tp": 1, "efsdp": 1, "ep": 0}
     assert out["groups"]["dense.tp"] == [[8, 9]]
-    assert out["peers"] == "8-15"
+    assert out["peers"] == "8,10-15"
     assert (out["host"], out["rail"], out["stages"]) == (1, 1, [1])
 
 
@@ -65,6 +65,12 @@ def test_stages_of_a_folded_pipeline_and_the_mapping_of_dp_and_pp() -> None:
     mapped = json.loads(run("--framework", "megatron", "--world", "8", "--pp", "2", "--use-tp-pp-dp-mapping", "--json"))
     assert mapped["groups"]["dense.pp"][0] == [0, 1]
     assert mapped["order"] == "tp-cp-ep-pp-dp"
+
+
+def test_people_see_the_stages_of_a_folded_pipeline() -> None:
+    text = run("--framework", "torchtitan", "--world", "8", "--pp", "4", "--placement", "v", "--rank", "5")
+    assert "pp 2: stages 2, 5" in text
+    assert "holds stages 2, 5; its 1 peer shares its pipeline stages" in text.replace("\n", " ")
 
 
 def test_people_see_stages_and_group_kinds() -> None:

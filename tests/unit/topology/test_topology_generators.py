@@ -60,7 +60,7 @@ MEGATRON_KINDS = {
     st.booleans(),
     st.integers(1, 3),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_megatron_in_any_order(order: list[str], tp: int, pp: int, cp: int, ep: int, own_etp: bool, rest: int) -> None:
     world, etp = tp * pp * cp * ep * rest, 1 if own_etp else tp
     layout = build_layout(
@@ -90,7 +90,7 @@ def along(mesh: np.ndarray[Any, Any], axes: tuple[int, ...]) -> Members:
 
 
 @given(SIZES, SIZES, SIZES, st.sampled_from([1, 2]), SIZES, st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_torchtitan_meshes_with_replicas_and_experts(pp: int, dpr: int, dps: int, cp: int, tp: int, data: st.DataObject) -> None:
     inner = dps * cp * tp
     ep = data.draw(st.sampled_from([d for d in range(1, inner + 1) if inner % d == 0]))
@@ -104,7 +104,7 @@ def test_torchtitan_meshes_with_replicas_and_experts(pp: int, dpr: int, dps: int
 
 
 @given(SIZES, SIZES, st.integers(1, 4), st.sampled_from([1, 2, 4]), st.booleans())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_deepspeed_pipe_data_model_and_experts(pp: int, tp: int, rest: int, ep: int, data_first: bool) -> None:
     dp = rest * ep
     world = pp * dp * tp

@@ -289,7 +289,7 @@ def test_a_rank_may_move_to_another_host_when_its_own_has_ended() -> None:
 
 
 @given(st.permutations(list(range(8))), st.lists(st.integers(0, 7), max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_order_and_repetition_change_nothing(order: list[int], again: list[int]) -> None:
     said = [
         *announce(12, groups=process_groups("megatron", 12, {"pp": 3}, MEGATRON_NAMES)),

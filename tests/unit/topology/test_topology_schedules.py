@@ -34,7 +34,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
 
 
 @given(schedules())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_micro_batch_passes_once_each_way_and_nothing_deadlocks(schedule: Schedule) -> None:
     check_schedule(schedule)
     forward = [a for order in schedule.orders for a in order if a.kind == "F"]
@@ -42,7 +42,7 @@ def test_every_micro_batch_passes_once_each_way_and_nothing_deadlocks(schedule: 
 
 
 @given(schedules(), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_bubbles_equal_the_published_formulas(schedule: Schedule, f: int, i: int, w: int) -> None:
     for times in (ChunkTimes(f, i, w), ChunkTimes(f, f, f), ChunkTimes(f, f, min(f, w))):
         told = expected_bubble(schedule, times)
@@ -84,7 +84,7 @@ BOUNDS = {
 
 
 @given(schedules())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_activations_in_flight_stay_within_the_known_bound(schedule: Schedule) -> None:
     for rank, peak in enumerate(peak_in_flight(schedule)):
         assert peak <= BOUNDS[schedule.name](rank, schedule)

@@ -82,7 +82,7 @@ def one_by_one(plan: Plan, compute: Callable[[int, str, int, int], float], send:
 
 
 @given(st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_step_times_equal_an_account_one_by_one(name: str, ranks: int, micro: int, dp: int, data: st.DataObject) -> None:
     plan = Plan.of([Block("layer", 1.0, activation_bytes=3.0, parameter_bytes=8.0)] * ranks).place(ranks).split(micro)
     plan = plan.order(name).replicate("dp")

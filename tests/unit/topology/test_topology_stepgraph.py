@@ -131,7 +131,7 @@ def events_in_time(
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_levels_give_what_an_event_queue_gives(data: st.DataObject) -> None:
     lanes, count = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))
     b = GraphBuilder(lanes, {"dp": np.zeros(lanes, dtype=np.int64)})

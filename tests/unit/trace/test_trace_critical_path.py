@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.producers.trace.columns import ColumnBuilder, Trace
@@ -130,7 +130,6 @@ DEVICE = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(DEVICE)
 def test_exclusive_time_is_what_a_clock_would_count(rows: list[tuple[str, int, int, int]]) -> None:
     events = [STEP]
