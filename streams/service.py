@@ -88,11 +88,11 @@ def _begin_anew(settings: EroicaSettings, stage: str, began_in: Path) -> int:
     time.sleep(RETRY_S)
     with _stoppable() as stopped, contextlib.suppress(BrokerAway):
         patiently(lambda: check_broker(settings.kafka), stage, stop=stopped)
-    if stopped():
-        return 0
-    os.chdir(began_in)
-    logging.shutdown()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if not stopped():
+        os.chdir(began_in)
+        logging.shutdown()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    return 0
 
 
 def lost_broker(reason: BaseException) -> bool:
