@@ -29,7 +29,7 @@ from eroica.localizer.waiting import Waiting, measure, partial
 from eroica.localizer.walk import Blame, walk
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.verdicts import NOT_ENOUGH
-from eroica.schemas.wording import say_share
+from eroica.schemas.wording import say_count, say_share
 
 LAUNCH_BOUND = 0.8
 """Where so many kernels find the device waiting, a host that waits for others has work of its own to do meanwhile."""
@@ -163,7 +163,10 @@ def _one_clockwork(measures: Measures) -> float:
 
 
 def _partial(partial: int) -> list[str]:
-    return [f"{partial} collectives lack members in the profile: who was last there may be unseen"] if partial else []
+    lack = "lacks" if partial == 1 else "lack"
+    return (
+        [f"{say_count(partial, 'collective')} {lack} members in the profile: who was last there may be unseen"] if partial else []
+    )
 
 
 def _before(blame: Blame) -> list[str]:
