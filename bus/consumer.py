@@ -120,16 +120,20 @@ class GroupConsumer:
         client_id: str = "eroica-consumer",
         instance_id: str = "",
         on_revoke: Callable[[list[tuple[str, int]]], None] | None = None,
+        on_outage: Callable[[str], None] | None = None,
     ) -> None:
         """Join *group* for *topics* (short names).
 
         :param instance_id: a stable name for this member; with it a quick restart moves no partitions (KIP-345).
         :param on_revoke: called with (full topic, partition) pairs before they go to another member; abort open work there.
+        :param on_outage: called with the reason, in :meth:`batches`, whenever the client finds the brokers away.
         :raises BrokerError: broker unreachable or a topic missing.
         """
         self._settings = settings
         self.group = f"{settings.prefix}{group}"
         config = client_config(settings, "consumer", client_id=client_id, group=self.group)
+        if on_outage is not None:
+            config["error_cb"] = lambda error: on_outage(error.str())
         if instance_id:
             config["group.instance.id"] = instance_id
         self.assigned: frozenset[tuple[str, int]] = frozenset()
@@ -166,7 +170,10 @@ class GroupConsumer:
             try:
                 messages, _ended = _split(_take(self._consumer, batch, poll_s), self.group)
             except KafkaException as error:
-                raise translate(error, self.group) from error
+                if not is_passing(error.args[0]):
+                    raise translate(error, self.group) from error
+                _log.debug("%s: %s", self.group, error)
+                messages = []
             yield messages
 
     def commit(self, messages: Iterable[Incoming]) -> None:

@@ -5,13 +5,17 @@ Header names are Kafka Connect's (``__connect.errors.*``), so that existing tool
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from eroica.bus.config import dead_letter_topic, message_limit_bytes
 from eroica.bus.message import Headers, Incoming
 from eroica.bus.producer import BusProducer
-from eroica.schemas.errors import BrokerError, EroicaError
+from eroica.schemas.errors import BrokerError, EroicaError, UnknownMajorVersion
 from eroica.schemas.settings import KafkaSettings
 
 CONNECT = "__connect.errors."
@@ -22,6 +26,8 @@ KEPT_HEADER_BYTES = 8_192
 KEPT_KEY_BYTES = 4_096
 FRAMING_BYTES = 1_024
 """Room for the record's own framing below the topic's limit."""
+MAX_LINES, LINES_WITHIN_S = 20, 60.0
+"""So many refused messages are shown within so long; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,40 +75,73 @@ def dead_letter(message: Incoming, error: BaseException, *, stage: str, limit_by
 
 @dataclass
 class DeadLetterLimit:
-    """Stops a service that refuses nearly everything: then the service is what is wrong, and the messages wait for its repair.
+    """Stops a service that most senders have outgrown: their messages wait until it is upgraded.
 
-    The last *window* messages are looked at, once there are *at_least* of them. Not thread-safe.
+    Only messages of a newer major version count (:class:`UnknownMajorVersion`). Whatever else cannot be read is put down to its
+    sender, however much of it comes: one broken sender must not stop the verdicts of all jobs. The last *window* messages are
+    looked at, once there are *at_least* of them. Not thread-safe.
     """
 
     max_share: float = 0.5
-    """Share of refused messages that is still put down to the senders."""
+    """Share of messages of newer versions that is still put down to single senders."""
     window: int = 200
     at_least: int = 50
     _recent: deque[bool] = field(default_factory=deque, repr=False)
-    _refused: int = field(default=0, repr=False)
+    _newer: int = field(default=0, repr=False)
 
     def accept(self) -> None:
         """A message was read."""
         self._push(False)
 
-    def refuse(self, where: str) -> None:
-        """A message was refused; call before writing its dead letter.
+    def refuse(self, where: str, error: BaseException) -> None:
+        """A message was refused for *error*; call before writing its dead letter.
 
-        :raises BrokerError: when too many of the recent ones were: do not commit, end the process, mend the cause.
+        :raises BrokerError: when too many of the recent ones are of a newer version: do not commit, end the process, upgrade.
         """
-        self._push(True)
-        if len(self._recent) >= self.at_least and self._refused > self.max_share * len(self._recent):
+        newer = isinstance(error, UnknownMajorVersion)
+        self._push(newer)
+        if newer and len(self._recent) >= self.at_least and self._newer > self.max_share * len(self._recent):
             raise BrokerError(
-                f"{self._refused} of the last {len(self._recent)} messages could not be read",
+                f"{self._newer} of the last {len(self._recent)} messages are of a newer major version",
                 where=where,
-                do="check that senders and this service have compatible versions; nothing was committed past this message",
+                do="upgrade this service; nothing was committed past this message",
             )
 
-    def _push(self, refused: bool) -> None:
-        self._recent.append(refused)
-        self._refused += refused
+    def _push(self, newer: bool) -> None:
+        self._recent.append(newer)
+        self._newer += newer
         if len(self._recent) > self.window:
-            self._refused -= self._recent.popleft()
+            self._newer -= self._recent.popleft()
+
+
+class RefusalLog:
+    """Says what was refused; of a flood some lines a minute are enough. Not thread-safe."""
+
+    def __init__(self, log: logging.Logger, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._since = -math.inf
+        self._lines = 0
+        self._unsaid = 0
+        self.total = 0
+        """Messages refused so far."""
+
+    def say(self, where: str, error: BaseException) -> None:
+        """*error* is why the message at *where* was refused; one that is not a sender's mistake is shown with its traceback."""
+        self.total += 1
+        now = self._clock()
+        if now - self._since >= LINES_WITHIN_S:
+            if self._unsaid:
+                self._log.warning("%d more went to the dead letters, %d so far", self._unsaid, self.total)
+            self._since, self._lines, self._unsaid = now, 0, 0
+        if self._lines >= MAX_LINES:
+            self._unsaid += 1
+            return
+        self._lines += 1
+        ours = None if isinstance(error, EroicaError) else error
+        self._log.warning("%s goes to the dead letters: %s", where, str(error)[:500], exc_info=ours)
+        if self._lines == MAX_LINES:
+            self._log.warning("the next ones are counted for %g s, and not shown", LINES_WITHIN_S)
 
 
 class DeadLetterQueue:
@@ -117,15 +156,16 @@ class DeadLetterQueue:
         """Dead letters given to the producer."""
 
     def accept(self) -> None:
-        """A message was read; keeps the share of refused ones honest."""
+        """A message was read; keeps the share of newer ones honest."""
         self.limit.accept()
 
     def refuse(self, message: Incoming, error: EroicaError) -> None:
         """Write *message* with *error* as its reason; delivered once the producer's flush returned 0.
 
-        :raises BrokerError: mass failure (:class:`DeadLetterLimit`), or the dead letter cannot be queued: then do not commit.
+        :raises BrokerError: most are of a newer version (:class:`DeadLetterLimit`), or the dead letter cannot be queued: then do
+            not commit.
         """
-        self.limit.refuse(message.where)
+        self.limit.refuse(message.where, error)
         short = message.topic.removeprefix(self._settings.prefix)
         letter = dead_letter(message, error, stage=self._stage, limit_bytes=message_limit_bytes(short))
         queued = self._producer.send(

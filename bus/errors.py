@@ -6,9 +6,24 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from eroica.schemas.errors import BrokerError, EroicaError, MessageTooLarge
+from eroica.schemas.errors import BrokerAway, BrokerError, EroicaError, MessageTooLarge
 
 _UNREACHABLE = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
+
+_AWAY = (
+    *_UNREACHABLE,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._WAIT_COORD,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 
 _ADVICE: Final[dict[int, tuple[str, str]]] = {
     **dict.fromkeys(_UNREACHABLE, ("the Kafka broker cannot be reached", "check the bootstrap address and that the broker runs")),
@@ -39,7 +54,8 @@ def translate(error: KafkaError | KafkaException, where: str) -> EroicaError:
     """The project's error for *error*.
 
     :param where: topic, partition, group or address concerned.
-    :returns: :class:`MessageTooLarge` for a size limit, :class:`BrokerError` for everything else; raising is the caller's part.
+    :returns: :class:`MessageTooLarge` for a size limit, :class:`BrokerAway` for what time may cure, :class:`BrokerError` for
+        everything else; raising is the caller's part.
     """
     cause: KafkaError | None = None
     if isinstance(error, KafkaException):
@@ -54,7 +70,8 @@ def translate(error: KafkaError | KafkaException, where: str) -> EroicaError:
             "the message is larger than the topic allows", where=where, do="raise max.message.bytes or send less"
         )
     what, do = _ADVICE.get(cause.code(), ("the Kafka broker answered with an error", ""))
-    return BrokerError(f"{what} ({cause.name()}: {cause.str()})", where=where, do=do)
+    kind = BrokerAway if not cause.fatal() and (cause.code() in _AWAY or cause.retriable()) else BrokerError
+    return kind(f"{what} ({cause.name()}: {cause.str()})", where=where, do=do)
 
 
 def is_passing(error: KafkaError) -> bool:

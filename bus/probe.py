@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from eroica.bus.config import client_config
 from eroica.bus.errors import is_passing, translate
-from eroica.schemas.errors import BrokerError, UsageError
+from eroica.schemas.errors import BrokerAway, BrokerError, UsageError
 from eroica.schemas.settings import KafkaSettings
 
 _API_VERSIONS = 18
@@ -36,7 +36,8 @@ def check_broker(settings: KafkaSettings) -> BrokerInfo:
 
     :raises UsageError: the address is not ``host:port``.
     :raises BrokerError: no such host, nothing listens, something else than Kafka listens, another security protocol is spoken,
-        credentials are refused, or the cluster announces addresses that cannot be reached from here.
+        credentials are refused, or the cluster announces addresses that cannot be reached from here. A :class:`BrokerAway` among
+        them where time may cure it.
     """
     budget_s = settings.connect_timeout_ms / 1000
     protocol = dict(settings.extra).get("security.protocol", "plaintext").lower()
@@ -50,7 +51,13 @@ def check_broker(settings: KafkaSettings) -> BrokerInfo:
             problems.append(error)
     else:
         raise problems[0]
-    info = _metadata(settings, budget_s)
+    try:
+        info = _metadata(settings, budget_s)
+    except BrokerAway as error:
+        if protocol == "plaintext":
+            raise
+        # Nothing has answered us yet, so the protocol may be what is wrong.
+        raise BrokerError(error.what, where=error.where, do=error.do) from error
     _check_announced(info, budget_s / 4)
     return info
 
@@ -74,14 +81,19 @@ def _probe(host: str, port: int, timeout_s: float, *, speak: bool) -> None:
     try:
         connection = socket.create_connection((host, port), timeout=timeout_s)
     except socket.gaierror as error:
-        raise BrokerError(
-            f"there is no host of this name ({error.strerror})", where=where, do="check the bootstrap address"
+        raise BrokerAway(
+            f"there is no host of this name ({error.strerror})", where=where, do="check the bootstrap address", reached=False
         ) from error
     except TimeoutError as error:
-        raise BrokerError("the host does not answer", where=where, do="check the address and the firewall") from error
+        raise BrokerAway(
+            "the host does not answer", where=where, do="check the address and the firewall", reached=False
+        ) from error
     except OSError as error:
-        raise BrokerError(
-            f"nothing listens there ({error.strerror or error})", where=where, do="start the broker or mend the bootstrap address"
+        raise BrokerAway(
+            f"nothing listens there ({error.strerror or error})",
+            where=where,
+            do="start the broker or mend the bootstrap address",
+            reached=False,
         ) from error
     if not speak:
         connection.close()
@@ -93,6 +105,13 @@ def _probe(host: str, port: int, timeout_s: float, *, speak: bool) -> None:
             connection.sendall(struct.pack(">i", len(body)) + body)
             while len(answer) < 8 and (piece := connection.recv(64)):
                 answer += piece
+        except TimeoutError as error:
+            if not answer:
+                raise BrokerAway(
+                    "something listens there, but it stays silent",
+                    where=where,
+                    do="the broker may be overloaded or stopped; else check the port, and security.protocol",
+                ) from error
         except OSError:
             pass  # judged below by what arrived before it
     if len(answer) >= 8 and struct.unpack(">i", answer[4:8])[0] == _CORRELATION:

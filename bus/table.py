@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 
 from eroica.bus.consumer import read_partitions
 from eroica.bus.message import Incoming
-from eroica.schemas.errors import BrokerError, EroicaError, InvalidInput
+from eroica.bus.outage import patiently
+from eroica.schemas.errors import BrokerAway, EroicaError, InvalidInput
 from eroica.schemas.settings import KafkaSettings
 
 _log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class CompactedTable(Generic[T]):
         :raises BrokerError: when that takes longer than *timeout_s*, or reading failed for good.
         """
         if not self._ready.wait(timeout_s):
-            raise BrokerError(
+            raise BrokerAway(
                 f"the topic was not read within {timeout_s:g} s", where=self._topic, do="check that the broker is up"
             )
         if self._failure is not None:
@@ -107,14 +108,20 @@ class CompactedTable(Generic[T]):
             resume = self._read_all()
             self._ready.set()
             if not self._stop.is_set():
-                for batch in read_partitions(
-                    self._settings, self._topic, start=resume, stop=self._stop.is_set, client_id=self._client_id
-                ):
-                    self._apply(batch)
+                patiently(lambda: self._follow(resume), f"table {self._topic}", stop=self._stop.is_set)
         except EroicaError as error:
             _log.warning("table %s stopped: %s", self._topic, error)
             self._failure = error
             self._ready.set()
+
+    def _follow(self, resume: dict[int, int]) -> None:
+        """Read on from *resume*, which is kept up to date."""
+        for batch in read_partitions(
+            self._settings, self._topic, start=resume, stop=self._stop.is_set, client_id=self._client_id
+        ):
+            self._apply(batch)
+            for message in batch:
+                resume[message.partition] = message.offset + 1
 
     def _read_all(self) -> dict[int, int]:
         """Read to the end; returns the next offset of each partition that had messages."""

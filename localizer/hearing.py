@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from types import TracebackType
 
 from eroica.bus.consumer import read_partitions
 from eroica.bus.message import Incoming
+from eroica.bus.outage import patiently
 from eroica.localizer.feedback import FeedbackTable, Heard
 from eroica.localizer.frame import Frame
 from eroica.localizer.own import Past
@@ -54,15 +56,17 @@ class Follower:
 
     def _run(self) -> None:
         try:
-            position = self._read({}, to_end=True)
-            self._ready.set()
-            self._read(position, to_end=False)
+            position: dict[int, int] = {}
+            for to_end in (True, False):
+                patiently(partial(self._read, position, to_end), self.topic, stop=self._stop.is_set)
+                self._ready.set()
         except EroicaError as error:
             _log.warning("%s is not read, verdicts go without it: %s", self.topic, error)
         finally:
             self._ready.set()
 
-    def _read(self, position: dict[int, int], *, to_end: bool) -> dict[int, int]:
+    def _read(self, position: dict[int, int], to_end: bool) -> None:
+        """Go on from *position*, which is kept up to date."""
         for batch in read_partitions(
             self._settings,
             self.topic,
@@ -75,7 +79,6 @@ class Follower:
                 for record in batch:
                     position[record.partition] = record.offset + 1
                     self._take(record)
-        return position
 
 
 class FeedbackReader(Follower):

@@ -15,19 +15,19 @@ from pathlib import Path
 
 from confluent_kafka import TopicPartition
 
-from eroica.bus.admin import check_broker
 from eroica.bus.cloudevents import cloudevent_headers
 from eroica.bus.config import full_name, message_limit_bytes
-from eroica.bus.consumer import GroupConsumer, next_offsets, read_partitions
-from eroica.bus.dlq import DeadLetterLimit, dead_letter
+from eroica.bus.consumer import GroupConsumer, never, next_offsets, read_partitions
+from eroica.bus.dlq import DeadLetterLimit, RefusalLog, dead_letter
 from eroica.bus.folders import own_folder
 from eroica.bus.message import Incoming
+from eroica.bus.outage import Outage, patiently, wait_for_broker
 from eroica.localizer.core import LocalizerCore
 from eroica.localizer.feedback import Listener
 from eroica.localizer.hearing import FeedbackReader, PastReader
 from eroica.localizer.transactions import Record, TransactionAborted, Transactor
 from eroica.schemas.codec import decode_as, encode
-from eroica.schemas.errors import BrokerError, InvalidInput, SchemaError, UsageError
+from eroica.schemas.errors import BrokerAway, BrokerError, InvalidInput, SchemaError, UsageError
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.ids import stable_id
 from eroica.schemas.memory import Baseline
@@ -49,11 +49,23 @@ again in the next process: it goes to the dead letters too, and the verdicts of 
 
 
 def run_localizer(settings: EroicaSettings) -> int:
-    """Run until SIGTERM or SIGINT. Returns 0 after a signal.
+    """Run until SIGTERM or SIGINT. Returns 0 after a signal. Once something took our connection, an outage is waited out.
 
-    :raises BrokerError: broker unreachable, topic missing, or trouble that waiting does not cure.
+    :raises BrokerError: nothing listens at the address, topic missing, or trouble that waiting does not cure.
     """
-    topics = check_broker(settings.kafka).topics
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        _run(settings, stop.is_set)
+    except BrokerAway:
+        if not stop.is_set():
+            raise
+    return 0
+
+
+def _run(settings: EroicaSettings, stop: Callable[[], bool]) -> None:
+    topics = wait_for_broker(settings.kafka, "localize", stop=stop).topics
     missing = [t for t in TOPICS if full_name(settings.kafka, t) not in topics]
     if missing:
         raise BrokerError(
@@ -61,23 +73,29 @@ def run_localizer(settings: EroicaSettings) -> int:
             where=settings.kafka.bootstrap,
             do="create the topics with: eroica topics ensure",
         )
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     listen, past = FeedbackReader(settings.kafka), PastReader(settings.kafka)
     with _instance(settings.kafka.prefix) as transactional_id, listen, past:
-        Localizer(settings, transactional_id, listen, past).run(stop.is_set)
-    return 0
+        Localizer(settings, transactional_id, listen, past, stop).run()
 
 
 class Localizer:
     """Moves messages between the topics and the core; decides nothing."""
 
-    def __init__(self, settings: EroicaSettings, transactional_id: str, listen: Listener, past: PastReader) -> None:
+    def __init__(
+        self,
+        settings: EroicaSettings,
+        transactional_id: str,
+        listen: Listener,
+        past: PastReader,
+        stop: Callable[[], bool] = never,
+    ) -> None:
         self._settings = settings
         self._listen, self._past = listen, past
-        self._transactor = Transactor(settings.kafka, transactional_id)
+        self._stop = stop
+        self._transactor = Transactor(settings.kafka, transactional_id, stop=stop)
         self._limit = DeadLetterLimit()
+        self._refusals = RefusalLog(_log)
+        self._outage = Outage("the consumer of localize")
         self._known: frozenset[tuple[str, int]] = frozenset()
         self._published_to: dict[int, int] = {}
         """Partition of verdicts → offset up to which the published ones are known."""
@@ -86,28 +104,42 @@ class Localizer:
             _log.warning("left out of the playbook: %s", problem)
         self._committed: dict[tuple[str, int], int] = {}
 
-    def run(self, stop: Callable[[], bool]) -> None:
-        """Consume until *stop* says so.
+    def run(self) -> None:
+        """Consume until *stop* says so. A broker that is away is waited for.
 
         What an aborted transaction had read is read again; a verdict that is on the topic is never written twice.
+
+        :raises BrokerAway: it is away, and *stop* says that nobody waits any longer.
+        :raises BrokerError: what waiting does not cure.
         """
-        with GroupConsumer(
-            self._settings.kafka, GROUP, ["groups"], client_id="eroica-localize", on_revoke=self._revoked
-        ) as consumer:
-            for batch in consumer.batches(stop=stop):
+        with patiently(self._join, "the consumer of localize", stop=self._stop) as consumer:
+            for batch in consumer.batches(stop=self._stop):
                 if consumer.assigned != self._known:
                     self._assigned(consumer)
-                if not batch:
+                if not batch or self._stop():
                     continue
+                self._outage.over()
                 try:
                     self._handle(consumer, batch)
                 except TransactionAborted as error:
                     _log.warning("reading again from the committed offsets: %s", error)
-                    self._start_over(consumer)
+                    patiently(lambda: self._start_over(consumer), "reading again", stop=self._stop)
+
+    def _join(self) -> GroupConsumer:
+        return GroupConsumer(
+            self._settings.kafka,
+            GROUP,
+            ["groups"],
+            client_id="eroica-localize",
+            on_revoke=self._revoked,
+            on_outage=self._outage.failed,
+        )
 
     def _assigned(self, consumer: GroupConsumer) -> None:
         """New partitions may hold groups whose verdict their former owner published."""
-        self._know_published()
+        patiently(self._know_published, "the reading of verdicts", stop=self._stop)
+        if consumer.assigned:
+            self._outage.over()
         if not self._known and consumer.assigned:
             print(f"eroica localize ready (partitions groups: {len(consumer.assigned)})", file=sys.stderr, flush=True)
         self._known = consumer.assigned
@@ -119,6 +151,7 @@ class Localizer:
         return LocalizerCore(self._settings.localize, listen=self._listen, past=self._past.profiles)
 
     def _revoked(self, partitions: list[tuple[str, int]]) -> None:
+        self._known = frozenset()  # also where the same come back at once: somebody else may have published meanwhile
         for topic, partition in partitions:
             self._core.forget(partition)
             self._committed.pop((topic, partition), None)
@@ -126,7 +159,12 @@ class Localizer:
     def _know_published(self) -> None:
         """All that is on the topic, by offset and not by time: the records carry the time of clocks that may be wrong."""
         for batch in read_partitions(
-            self._settings.kafka, "verdicts", start=self._published_to, to_end=True, client_id="eroica-localize-readback"
+            self._settings.kafka,
+            "verdicts",
+            start=self._published_to,
+            to_end=True,
+            stop=self._stop,
+            client_id="eroica-localize-readback",
         ):
             for record in batch:
                 self._published_to[record.partition] = record.offset + 1
@@ -149,9 +187,8 @@ class Localizer:
                 records += [self._record(output) for output in outputs]
                 self._limit.accept()
             except REFUSED as error:
-                if not isinstance(error, InvalidInput):
-                    _log.exception("a message broke the core")
-                self._limit.refuse(message.where)
+                self._limit.refuse(message.where, error)
+                self._refusals.say(message.where, error)
                 records.append(self._dead(message, error))
         offsets = self._offsets(batch)
         if records or offsets:
@@ -192,7 +229,6 @@ class Localizer:
     def _dead(self, message: Incoming, error: Exception) -> Record:
         short = message.topic.removeprefix(self._settings.kafka.prefix)
         letter = dead_letter(message, error, stage=STAGE, limit_bytes=message_limit_bytes(short))
-        _log.warning("refused: %s", error)
         return Record(letter.topic, letter.key, letter.value, letter.headers)
 
 

@@ -7,19 +7,23 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from eroica.bus.config import client_config
+from eroica.bus.consumer import never
 from eroica.bus.errors import translate
 from eroica.bus.message import Headers
+from eroica.bus.outage import Outage, patiently
 from eroica.schemas.settings import KafkaSettings
 
 _log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 20.0
 """Limit for one call of the transaction protocol."""
+INIT_TIMEOUT_S = 5.0
+"""The same for the first one, which is repeated until the broker is there."""
 GIVE_UP_S = 90.0
-"""A call that stays retriable for so long ends the process: its supervisor starts it anew."""
+"""A call that stays retriable for so long ends its transaction: the broker has ended it too by then."""
 BACKOFF_S = 0.2
 
 
@@ -45,13 +49,15 @@ class Transactor:
         settings: KafkaSettings,
         transactional_id: str,
         *,
+        stop: Callable[[], bool] = never,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Register the id with the broker, which ends whatever a dead predecessor left open.
+        """Register the id with the broker, which ends whatever a dead predecessor left open. A broker that is away is waited for.
 
-        :raises BrokerError: the broker refuses, or stays away.
+        :raises BrokerError: the broker refuses; or it is away and *stop* says that nobody waits any longer.
         """
+        self._stop = stop
         self._config = client_config(settings, "transactional", client_id="eroica-localize", transactional_id=transactional_id)
         self._where = transactional_id
         self._clock = clock
@@ -67,7 +73,7 @@ class Transactor:
         try:
             self._call(self._producer.begin_transaction)
             for record in records:
-                self._producer.produce(record.topic, key=record.key, value=record.value, headers=list(record.headers))
+                self._produce(record)
             if offsets:
                 metadata = consumer.consumer_group_metadata()
                 self._call(self._producer.send_offsets_to_transaction, offsets, metadata, CALL_TIMEOUT_S)
@@ -76,17 +82,33 @@ class Transactor:
             self._recover(error)
             raise TransactionAborted(str(error)) from error
 
-    def _call(self, call: Callable[..., object], *arguments: object) -> None:
-        """*call* again as long as the client says that the same call may succeed."""
+    def _produce(self, record: Record) -> None:
+        """Queue *record*; a full queue empties itself while the broker takes what is in it.
+
+        :raises KafkaException: it stays full.
+        """
         deadline = self._clock() + GIVE_UP_S
         while True:
             try:
+                self._producer.produce(record.topic, key=record.key, value=record.value, headers=list(record.headers))
+                return
+            except BufferError:
+                if self._stop() or self._clock() > deadline:
+                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL, "the queue stays full", False, True)) from None
+                self._producer.poll(BACKOFF_S)
+
+    def _call(self, call: Callable[..., object], *arguments: object) -> None:
+        """*call* again as long as the client says that the same call may succeed."""
+        outage, deadline = Outage(f"the transaction of {self._where}", clock=self._clock), self._clock() + GIVE_UP_S
+        while True:
+            try:
                 call(*arguments)
+                outage.over()
                 return
             except KafkaException as error:
-                if not error.args[0].retriable() or self._clock() > deadline:
+                if not error.args[0].retriable() or self._stop() or self._clock() > deadline:
                     raise
-                _log.warning("%s: %s; trying again", self._where, error)
+                outage.failed(error)
                 self._sleep(BACKOFF_S)
 
     def _recover(self, error: KafkaException) -> None:
@@ -108,8 +130,12 @@ class Transactor:
 
     def _new_producer(self) -> Producer:
         producer = Producer(self._config)
-        try:
-            self._call(producer.init_transactions, CALL_TIMEOUT_S)
-        except KafkaException as error:
-            raise translate(error, self._where) from error
+
+        def register() -> None:
+            try:
+                producer.init_transactions(INIT_TIMEOUT_S)
+            except KafkaException as error:
+                raise translate(error, self._where) from error
+
+        patiently(register, f"the transactions of {self._where}", stop=self._stop, clock=self._clock, sleep=self._sleep)
         return producer

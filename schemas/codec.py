@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -87,12 +88,15 @@ def _check_major(raw: bytes, where: str) -> None:
 
 
 def _refuse(version: str, where: str) -> None:
+    if not (_VERSION.fullmatch(version) and int(version.partition(".")[0]) > int(_MAJOR)):
+        raise SchemaError(f"schema_version {version[:20]!r} is none that a writer has", where=where)
     raise UnknownMajorVersion(
         f"schema_version {version[:20]!r} is not {_MAJOR}.x", where=where, do="upgrade this reader, or the writer"
     )
 
 
 _HEAD = msgspec.json.Decoder(_Head)
+_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,6}")
 
 
 @cache

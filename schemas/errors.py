@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "BrokerAway",
     "BrokerError",
     "EroicaError",
     "InvalidInput",
@@ -75,7 +76,7 @@ class SchemaError(InvalidInput):
 
 
 class UnknownMajorVersion(SchemaError):
-    """A message was written by a newer, incompatible version of the schema."""
+    """A well-formed message was written by a newer, incompatible version of the schema."""
 
 
 class MessageTooLarge(SchemaError):
@@ -90,3 +91,14 @@ class BrokerError(EroicaError):
     """The broker cannot be reached, refuses us, or lacks a topic (exit code 4)."""
 
     exit_code = 4
+
+
+class BrokerAway(BrokerError):
+    """The broker does not answer for now: the same may succeed later (exit code 4).
+
+    :param reached: whether something took our connection, this time or before; False where nothing listens at the address.
+    """
+
+    def __init__(self, what: str, *, where: str = "", do: str = "", reached: bool = True) -> None:
+        super().__init__(what, where=where, do=do)
+        self.reached = reached

@@ -22,9 +22,10 @@ import faust
 
 from eroica.bus.config import full_name
 from eroica.bus.message import Incoming
+from eroica.bus.outage import RETRY_S, Outage
 from eroica.schemas.base import Message
 from eroica.schemas.codec import decode
-from eroica.schemas.errors import BrokerError, InvalidInput
+from eroica.schemas.errors import BrokerAway, BrokerError, InvalidInput
 from eroica.schemas.outputs import InputRef, Output
 from eroica.schemas.settings import KafkaSettings
 from eroica.streams.app import raw_topic
@@ -39,6 +40,7 @@ C = TypeVar("C")
 MAX_IN_FLIGHT = 2_000
 """Events whose outputs have not arrived yet; beyond, reading waits."""
 REBUILD_TRIES = 5
+"""Of a state that cannot be read again for another reason than that the broker is away."""
 ASSIGNMENT_POLL_S = 0.02
 
 _REFUSED = (InvalidInput, ArithmeticError, LookupError, TypeError, AttributeError, ValueError)
@@ -184,8 +186,6 @@ class Hop(Generic[C]):
                 self._before(slot.core, message)
             letters = self._outbox.letters(self._feed(slot.core, message, InputRef(self.topic, record.partition, record.offset)))
         except _REFUSED as error:
-            if not isinstance(error, InvalidInput):
-                _log.exception("a message broke its core")
             letters = [self._outbox.dead_letter(_incoming(record), error)]
         else:
             self._outbox.read()
@@ -206,15 +206,20 @@ class Hop(Generic[C]):
 
     async def _prepare(self, partitions: list[int], assignment: int) -> None:
         async with self._assigning:
-            for attempt in range(REBUILD_TRIES):
+            outage, failed = Outage(f"the state of {self.topic}"), 0
+            while True:
                 try:
                     await self._rebuild([p for p in partitions if p in self.slots], assignment)
                     break
+                except BrokerAway as error:
+                    outage.failed(error)
                 except BrokerError as error:
                     _log.warning("state of %s is not rebuilt yet: %s", self.topic, error)
-                    if attempt == REBUILD_TRIES - 1:
+                    failed += 1
+                    if failed == REBUILD_TRIES:
                         give_up(str(error))
-                    await asyncio.sleep(2.0)
+                await asyncio.sleep(RETRY_S)
+            outage.over()
         self._on_ready()
 
     async def _rebuild(self, partitions: list[int], assignment: int) -> None:

@@ -12,14 +12,14 @@ import hashlib
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from eroica.bus.cloudevents import cloudevent_headers
 from eroica.bus.config import message_limit_bytes
-from eroica.bus.dlq import DeadLetterLimit, dead_letter
+from eroica.bus.dlq import DeadLetterLimit, RefusalLog, dead_letter
 from eroica.bus.message import Headers, Incoming
+from eroica.bus.outage import Outage
 from eroica.bus.producer import BusProducer
 from eroica.schemas.codec import encode
 from eroica.schemas.errors import BrokerError
@@ -28,8 +28,9 @@ from eroica.schemas.settings import KafkaSettings
 
 _log = logging.getLogger(__name__)
 
-QUEUE_WAIT_S = 120.0
-"""How long a full local queue is waited for before the process gives up: as long as the producer itself tries to deliver."""
+FOR_EVER = {"message.timeout.ms": "0"}
+"""librdkafka's for a message that is tried until it arrives: an outage of the broker, however long, ends no service."""
+QUEUE_POLL_S = 0.05
 EXIT_CODE = BrokerError.exit_code
 
 
@@ -81,8 +82,11 @@ class Outbox:
     def __init__(self, settings: KafkaSettings, stage: str) -> None:
         self._settings = settings
         self._stage = stage
-        self._producer = BusProducer(settings, f"eroica-{stage}")
+        patient = settings.model_copy(update={"extra": FOR_EVER | settings.extra})
+        self._producer = BusProducer(patient, f"eroica-{stage}")
         self._limit = DeadLetterLimit()
+        self._refusals = RefusalLog(_log)
+        self._full = Outage(f"the queue of {stage} is full and")
         self.sent = 0
         self.dead_letters = 0
 
@@ -95,19 +99,19 @@ class Outbox:
         return [self._letter(output, partition) for output in outputs]
 
     def dead_letter(self, message: Incoming, error: BaseException) -> Letter:
-        """The dead letter of *message*. Ends the process on mass failure: then the service is what is wrong, not the messages."""
+        """The dead letter of *message*. Ends the process where most are of a newer version: they wait for its upgrade."""
         try:
-            self._limit.refuse(message.where)
+            self._limit.refuse(message.where, error)
         except BrokerError as failure:
             give_up(str(failure))
         self.dead_letters += 1
-        _log.warning("%s goes to the dead letters: %s", message.where, str(error)[:500])
+        self._refusals.say(message.where, error)
         short = message.topic.removeprefix(self._settings.prefix)
         letter = dead_letter(message, error, stage=self._stage, limit_bytes=message_limit_bytes(short))
         return Letter(letter.topic.removeprefix(self._settings.prefix), letter.key, letter.value, letter.headers)
 
     def read(self) -> None:
-        """A message was understood; keeps the share of refused ones honest."""
+        """A message was understood; keeps the share of newer ones honest."""
         self._limit.accept()
 
     async def send(self, letters: Sequence[Letter], notify: Callable[[], None]) -> Delivery:
@@ -126,11 +130,10 @@ class Outbox:
                 loop.call_soon_threadsafe(delivery.arrived)
 
         for letter in letters:
-            deadline = time.monotonic() + QUEUE_WAIT_S
             while not self._queue(letter, on_delivery):
-                if time.monotonic() > deadline:
-                    give_up(f"the producer's queue stayed full: {self._producer.counters.last_error}")
-                await asyncio.sleep(0.05)
+                self._full.failed(self._producer.counters.last_error)
+                await asyncio.sleep(QUEUE_POLL_S)
+            self._full.over()
             self.sent += 1
         return delivery
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import logging
 import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from eroica.bus.admin import check_broker
 from eroica.bus.config import full_name
-from eroica.schemas.errors import BrokerError, MissingDependency, extra_missing
+from eroica.bus.outage import RETRY_S, patiently, wait_for_broker
+from eroica.bus.probe import check_broker
+from eroica.schemas.errors import BrokerAway, BrokerError, MissingDependency, extra_missing
 from eroica.schemas.settings import EroicaSettings
+
+if TYPE_CHECKING:
+    from eroica.streams.shell import Shell
 
 _log = logging.getLogger(__name__)
 
@@ -27,16 +35,18 @@ QUIET = ("faust", "mode", "aiokafka")
 
 
 def run_detect(settings: EroicaSettings, *, workdir: Path | None = None) -> int:
-    """Run detect until SIGTERM or SIGINT. Returns the exit code: 0 after a signal, 4 for broker trouble.
+    """Run detect until SIGTERM or SIGINT. Returns the exit code: 0 after a signal, 4 for trouble that waiting does not cure.
 
-    :raises BrokerError: broker unreachable or a topic missing.
+    Once something took our connection, an outage of the broker is waited out.
+
+    :raises BrokerError: nothing listens at the address, or a topic is missing.
     :raises MissingDependency: Faust is not installed.
     """
     _need_faust()
     from eroica.streams.detect_app import detect_shell
 
-    _check_topics(settings, ("jobs", "iterations", "partials", "control", "iterations.dlq", "partials.dlq"))
-    return _run(detect_shell(settings, workdir), workdir)
+    topics = ("jobs", "iterations", "partials", "control", "iterations.dlq", "partials.dlq")
+    return _serve(settings, "detect", topics, detect_shell, workdir)
 
 
 def run_group(settings: EroicaSettings, *, workdir: Path | None = None) -> int:
@@ -44,12 +54,71 @@ def run_group(settings: EroicaSettings, *, workdir: Path | None = None) -> int:
     _need_faust()
     from eroica.streams.group_app import group_shell
 
-    _check_topics(settings, ("control", "summaries", "groups", "control.dlq", "summaries.dlq"))
-    return _run(group_shell(settings, workdir), workdir)
+    topics = ("control", "summaries", "groups", "control.dlq", "summaries.dlq")
+    return _serve(settings, "group", topics, group_shell, workdir)
 
 
-def _check_topics(settings: EroicaSettings, topics: tuple[str, ...]) -> None:
-    present = check_broker(settings.kafka).topics
+def _serve(
+    settings: EroicaSettings,
+    stage: str,
+    topics: tuple[str, ...],
+    make_shell: Callable[[EroicaSettings, Path | None], Shell],
+    workdir: Path | None,
+) -> int:
+    """Run until a signal. A worker that lost its broker cannot be mended: the process begins anew, and waits for it again."""
+    began_in = Path.cwd()
+    try:
+        with _stoppable() as stopped:
+            _check_topics(settings, stage, topics, stopped)
+    except BrokerAway:
+        if not stopped():
+            raise
+    if stopped():
+        return 0
+    shell = make_shell(settings, workdir)
+    code, reason = _run(shell, workdir)
+    if reason is not None and lost_broker(reason):
+        _log.warning("%s lost its broker and begins anew: %r", stage, reason)
+        return _begin_anew(settings, stage, began_in)
+    return code
+
+
+def _begin_anew(settings: EroicaSettings, stage: str, began_in: Path) -> int:
+    """Once the broker is there, this process runs its command again. Returns 0 where a signal comes before."""
+    time.sleep(RETRY_S)
+    with _stoppable() as stopped, contextlib.suppress(BrokerAway):
+        patiently(lambda: check_broker(settings.kafka), stage, stop=stopped)
+    if not stopped():
+        os.chdir(began_in)
+        logging.shutdown()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    return 0
+
+
+def lost_broker(reason: BaseException) -> bool:
+    """Whether *reason*, for which a worker ended, is one that goes away with the broker's return."""
+    from aiokafka.errors import KafkaConnectionError, KafkaError
+
+    return isinstance(reason, KafkaConnectionError | ConnectionError | TimeoutError | asyncio.TimeoutError) or (
+        isinstance(reason, KafkaError) and bool(reason.retriable)
+    )
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[Callable[[], bool]]:
+    """Whether a signal came; for as long as the worker's own handlers are not there."""
+    stop = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
+    try:
+        yield stop.is_set
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _check_topics(settings: EroicaSettings, stage: str, topics: tuple[str, ...], stop: Callable[[], bool]) -> None:
+    present = wait_for_broker(settings.kafka, stage, stop=stop).topics
     missing = [name for topic in topics if (name := full_name(settings.kafka, topic)) not in present]
     if missing:
         raise BrokerError(
@@ -66,7 +135,8 @@ def _need_faust() -> None:
         raise MissingDependency(f"the stream processors need Faust ({error})", do=extra_missing("streams")) from error
 
 
-def _run(shell: Any, workdir: Path | None) -> int:
+def _run(shell: Shell, workdir: Path | None) -> tuple[int, BaseException | None]:
+    """The exit code, and why the worker ended if it did so by itself."""
     try:
         import mode.loop
 
@@ -95,11 +165,12 @@ def _run(shell: Any, workdir: Path | None) -> int:
     try:
         worker.execute_from_commandline()
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-        return 0 if code == 0 else BrokerError.exit_code
+        if end.code == 0:
+            return 0, None
+        return BrokerError.exit_code, worker.crash_reason or end.__context__
     finally:
         shell.close()
-    return 0
+    return 0, None
 
 
 def _end_later() -> None:

@@ -22,6 +22,7 @@ from eroica.bus.producer import wait_delivered
 from eroica.cli.main import main
 from eroica.localizer.core import LocalizerCore
 from eroica.schemas.codec import decode_as, encode
+from eroica.schemas.errors import MissingDependency
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.memory import Baseline
 from eroica.schemas.outputs import InputRef
@@ -47,10 +48,11 @@ class Broker(Protocol):
 class Bench:
     """A prefix of its own, its topics, a producer, and localizers as processes."""
 
-    def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
+    def __init__(self, broker: Broker, prefix: str, folder: Path, **extra: str) -> None:
         self.settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
         # The embedded broker spends half of it on each join; Kafka takes none below six seconds.
         self.session_ms = "3000" if isinstance(broker, EmbeddedBroker) else "6000"
+        self.extra = extra
         self.folder = folder
         ensure_topics(self.settings)
         self.producer = BusProducer(self.settings, "test")
@@ -58,19 +60,31 @@ class Bench:
 
     def localizer(self) -> subprocess.Popen[bytes]:
         """Start one and wait until it has partitions."""
+        process = self.start()
+        self.wait_ready(process)
+        return process
+
+    def start(self) -> subprocess.Popen[bytes]:
         log = self.folder / f"localizer-{len(self.processes)}.log"
         env = os.environ | {
             "EROICA_KAFKA__BOOTSTRAP": self.settings.bootstrap,
             "EROICA_KAFKA__PREFIX": self.settings.prefix,
-            "EROICA_KAFKA__EXTRA": json.dumps({"session.timeout.ms": self.session_ms}),
+            "EROICA_KAFKA__EXTRA": json.dumps({"session.timeout.ms": self.session_ms} | self.extra),
             "TMPDIR": str(self.folder),
         }
         with log.open("wb") as file:
             process = subprocess.Popen([sys.executable, "-c", RUN], env=env, stderr=file)
         self.processes.append(process)
-        until(lambda: " ready " in log.read_text() or process.poll() is not None, lambda: "not ready: " + log.read_text())
-        assert process.poll() is None, log.read_text()
         return process
+
+    def log_of(self, process: subprocess.Popen[bytes]) -> str:
+        return (self.folder / f"localizer-{self.processes.index(process)}.log").read_text()
+
+    def wait_ready(self, process: subprocess.Popen[bytes]) -> None:
+        until(
+            lambda: " ready " in self.log_of(process) or process.poll() is not None, lambda: "not ready: " + self.log_of(process)
+        )
+        assert process.poll() is None, self.log_of(process)
 
     def send(self, chunk: GroupChunk) -> None:
         key = message_key(chunk.job, chunk.request.request)
@@ -202,6 +216,54 @@ def test_what_cannot_be_read_is_a_dead_letter_and_the_rest_goes_on(bench: Bench)
     for letter in letters:
         assert letter.header("__connect.errors.exception.message")
         assert letter.header("__connect.errors.topic") == f"{bench.settings.prefix}groups".encode()
+
+
+def test_a_flood_that_cannot_be_read_stops_nothing(bench: Bench) -> None:
+    process = bench.localizer()
+    flood = [b"\xff not json", b"null", b"{}", b"[" * 5_000] * 75
+    for value in flood:
+        assert bench.producer.send("groups", key="other/request", value=value)
+    for chunk in chunks("req-good"):
+        bench.send(chunk)
+    wait_delivered(bench.producer, 30)
+    assert len(bench.verdicts(1)) == 1
+    until(lambda: len(bench.records("groups.dlq")) >= len(flood), bench.logs)
+    assert process.poll() is None
+    assert bench.logs().count("dead letters") < 50, "a line for each would fill a disk"
+
+
+def test_an_outage_of_the_broker_is_waited_out(prefix: str, tmp_path: Path) -> None:
+    """The broker stands still for longer than any call to it waits: at work, at a start, and at an end."""
+    try:
+        broker = EmbeddedBroker().start()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    bench = Bench(broker, prefix, tmp_path, **{"socket.timeout.ms": "4000"})
+    try:
+        process = bench.localizer()
+        os.kill(broker.pid, signal.SIGSTOP)
+        until(lambda: "the consumer of localize waits for the broker" in bench.logs(), bench.logs)
+        os.kill(broker.pid, signal.SIGCONT)
+        for chunk in chunks("req-after"):
+            bench.send(chunk)
+        wait_delivered(bench.producer, 60)
+        bench.verdicts(1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        os.kill(broker.pid, signal.SIGSTOP)
+        late = bench.start()
+        until(lambda: "localize waits for the broker" in bench.log_of(late), bench.logs)
+        os.kill(broker.pid, signal.SIGCONT)
+        bench.wait_ready(late)
+        os.kill(broker.pid, signal.SIGSTOP)
+        until(lambda: "the consumer of localize waits for the broker" in bench.log_of(late), bench.logs)
+        late.send_signal(signal.SIGTERM)
+        assert late.wait(60) == 0, "an order to end is heard in an outage too"
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+        bench.close()
+        broker.stop()
 
 
 def verdict_of(bench: Bench, request: str, at_least: int) -> Verdict:

@@ -20,6 +20,7 @@ from eroica.bus.producer import wait_delivered
 from eroica.schemas.base import Message
 from eroica.schemas.codec import decode, encode
 from eroica.schemas.control import ProfileRequest
+from eroica.schemas.errors import MissingDependency
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.iterations import IterationBatch, RankIterations, StepPartial
 from eroica.schemas.jobs import JobAnnouncement, RankInfo
@@ -39,6 +40,8 @@ FAST = ("detect.window=10", "detect.recent=100", "detect.warmup=5", "group.idle_
 DEADLINE_S = 90.0
 STEP_US = 100_000
 SECOND = 1_000_000
+OUTAGE_S = 25.0
+"""Longer than a session and any single call of a client."""
 
 
 class Broker(Protocol):
@@ -256,6 +259,47 @@ def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on(kafka_be
     assert reasons == {"SchemaError", "InvalidInput", "UnknownMajorVersion"}
     assert {m.value for m in letters} >= {b"\xff\xfe", strange}
     assert all(m.header("__connect.errors.offset") is not None for m in letters)
+
+
+def test_a_flood_that_cannot_be_read_stops_nothing(bench: Bench) -> None:
+    detect = bench.service("detect").wait_ready()
+    flood = [b"\xff not json", b"null", b"{}", b"[" * 5_000] * 75
+    for value in flood:
+        assert bench.producer.send("iterations", key="other/0", value=value)
+    feed(bench, "j", range(40))
+    bench.read("control", enough=lambda found: len(found) == 1)
+    bench.read("iterations.dlq", enough=lambda found: len(found) == len(flood))
+    assert detect.process.poll() is None
+    assert "".join(detect.lines).count("goes to the dead letters") < 50, "a line for each would fill a disk"
+
+
+def test_an_outage_of_the_broker_is_waited_out(prefix: str) -> None:
+    """The broker stands still while they start, and again while they work, for longer than their membership lasts."""
+    try:
+        broker = EmbeddedBroker().start()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    bench = Bench(broker, prefix)
+    try:
+        os.kill(broker.pid, signal.SIGSTOP)
+        detect, group = bench.service("detect"), bench.service("group")
+        for service in (detect, group):
+            until(lambda s=service: "waits for the broker" in "".join(s.lines), lambda s=service: "".join(s.lines))
+        os.kill(broker.pid, signal.SIGCONT)
+        detect.wait_ready()
+        group.wait_ready()
+        os.kill(broker.pid, signal.SIGSTOP)
+        time.sleep(OUTAGE_S)
+        os.kill(broker.pid, signal.SIGCONT)
+        feed(bench, "j", range(40))
+        [request] = requests(bench.read("control", enough=lambda found: len(found) == 1))
+        answer(bench, request, (0, 1, 2, 3))
+        bench.read("groups", enough=lambda found: len(found) == 1)
+        assert detect.stop() == 0 and group.stop() == 0
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+        bench.close()
+        broker.stop()
 
 
 def test_a_killed_detect_loses_nothing_and_asks_once(bench: Bench) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.bus import DeadLetterLimit, Incoming, dead_letter
-from eroica.bus.dlq import KEPT_HEADER_BYTES, REASON_BYTES
-from eroica.schemas.errors import BrokerError, SchemaError
+from eroica.bus.dlq import KEPT_HEADER_BYTES, LINES_WITHIN_S, MAX_LINES, REASON_BYTES, RefusalLog
+from eroica.schemas.errors import BrokerError, SchemaError, UnknownMajorVersion
 
 pytestmark = pytest.mark.unit
 
@@ -89,26 +91,48 @@ def test_a_dead_letter_that_is_refused_again_does_not_make_a_third_topic() -> No
 @pytest.mark.parametrize(
     ("outcomes", "stops"),
     [
-        ("r" * 49, False),
-        ("r" * 50, True),
-        ("ar" * 200, False),
-        ("a" * 200 + "r" * 100, False),
-        ("a" * 200 + "r" * 101, True),
-        ("r" * 40 + "a" * 200 + "r" * 90, False),
+        ("n" * 49, False),
+        ("n" * 50, True),
+        ("an" * 200, False),
+        ("rn" * 200, False),
+        ("a" * 200 + "n" * 100, False),
+        ("a" * 200 + "n" * 101, True),
+        ("n" * 40 + "a" * 200 + "n" * 90, False),
+        ("r" * 1_000, False),
+        ("n" * 49 + "r" * 1_000, False),
     ],
 )
-def test_mass_failure_stops_and_single_bad_senders_do_not(outcomes: str, stops: bool) -> None:
+def test_an_outgrown_service_stops_and_one_that_broken_senders_flood_does_not(outcomes: str, stops: bool) -> None:
+    """``a``: read, ``n``: of a newer major version, ``r``: refused for another reason."""
     limit = DeadLetterLimit()
+    errors = {"n": UnknownMajorVersion("newer"), "r": SchemaError("no JSON")}
 
     def play() -> None:
         for outcome in outcomes:
             if outcome == "a":
                 limit.accept()
             else:
-                limit.refuse("topic[0]@1")
+                limit.refuse("topic[0]@1", errors[outcome])
 
     if stops:
-        with pytest.raises(BrokerError, match="could not be read"):
+        with pytest.raises(BrokerError, match="newer major version"):
             play()
     else:
         play()
+
+
+def test_a_flood_of_refused_messages_is_some_lines_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    said = RefusalLog(logging.getLogger("refusals"), clock=lambda: now)
+    for number in range(1_000):
+        said.say(f"topic[0]@{number}", SchemaError("no JSON"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == MAX_LINES + 1 and "topic[0]@0 goes to the dead letters: no JSON" in lines
+    now = LINES_WITHIN_S
+    said.say("topic[0]@1000", ZeroDivisionError("ours"))
+    lines = [record.getMessage() for record in caplog.records[MAX_LINES + 1 :]]
+    assert lines == [
+        f"{1_000 - MAX_LINES} more went to the dead letters, 1001 so far",
+        "topic[0]@1000 goes to the dead letters: ours",
+    ]
+    assert caplog.records[-1].exc_info is not None and said.total == 1_001

@@ -61,7 +61,7 @@ def settings(bootstrap: str, **extra: str) -> KafkaSettings:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a Kafka broker"),
         (b"\x15\x03\x01\x00\x02\x02\x46", "speaks TLS"),
         (b"", "does not answer as a Kafka broker"),
-        (None, "does not answer as a Kafka broker"),
+        (None, "it stays silent"),
         (b"\x00\x00\x00\x0a\x00\x00\x00\x01rubbish", "not a Kafka broker"),
     ],
 )

@@ -65,6 +65,8 @@ def test_unknown_fields_are_ignored_within_a_major_version() -> None:
         (encode(REQUEST).replace(b'"world_size":4', b'"world_size":"four"'), SchemaError, r"\$\.world_size"),
         (encode(REQUEST).replace(b'"schema_version":"1.0"', b'"schema_version":"2.0"'), UnknownMajorVersion, "2.0"),
         (b'{"schema_version":"3.1","kind":"profile_request","everything":"else"}', UnknownMajorVersion, "3.1"),
+        (b'{"schema_version":"newest","kind":"profile_request"}', SchemaError, "newest"),
+        (b'{"schema_version":"0.9","kind":"profile_request"}', SchemaError, "0.9"),
         (b" " * (TOPICS["control"].max_message_bytes + 1), MessageTooLarge, "over the limit"),
     ],
 )
@@ -72,6 +74,7 @@ def test_what_cannot_be_read_names_the_place_and_the_fault(raw: bytes | None, er
     with pytest.raises(error, match=says) as caught:
         decode("control", raw, where="control/3/17")
     assert "control/3/17" in str(caught.value)
+    assert type(caught.value) is error, "only a newer version holds a service up"
 
 
 @given(st.binary(max_size=300))
