@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from eroica.localizer.frame import Floats, Frame, Ints
-from eroica.localizer.numbering import heads_of, stable_order
 from eroica.localizer.waiting import Waiting, starts_of
 
 MAX_ENTRIES = 2_000_000
@@ -60,7 +59,7 @@ def read_clocks(frame: Frame, waiting: Waiting) -> Clocks | None:
 def _offsets(row: Ints, instance: Ints, end_us: Floats, workers: int) -> Floats:
     """What each worker's clock is off by, from the ends of what it took part in; by medians, for single ends may be odd."""
     offset = np.full(workers, np.nan)
-    by_row, by_instance = _Groups(row), _Groups(instance)
+    instances = int(instance.max()) + 1
     todo = np.unique(row)
     refined = 0
     for _ in range(MAX_PASSES):
@@ -69,31 +68,23 @@ def _offsets(row: Ints, instance: Ints, end_us: Floats, workers: int) -> Floats:
             refined += 1
             if refined > REFINED:
                 break
-        common = by_instance.medians(end_us + offset[row])
-        found = by_row.medians(common[np.searchsorted(by_instance.names, instance)] - end_us)
-        if unknown.size and not np.isfinite(found[np.searchsorted(by_row.names, unknown)]).any():
+        common = _medians(instance, end_us + offset[row], instances)
+        found = _medians(row, common[instance] - end_us, workers)
+        if unknown.size and np.isnan(found[unknown]).all():
             offset[unknown[0]] = 0.0  # nobody known meets any of the rest: another component begins
             continue
-        offset[by_row.names] = np.where(np.isnan(found), offset[by_row.names], found)
+        offset = np.where(np.isnan(found), offset, found)
     return offset
 
 
-class _Groups:
-    """Entries by a number, for medians of what is known."""
-
-    def __init__(self, number: Ints) -> None:
-        self._order = stable_order(number)
-        heads = heads_of(number[self._order])
-        self.names = number[self._order][heads]
-        self._group = np.repeat(np.arange(heads.size), np.diff(np.append(heads, number.size)))
-
-    def medians(self, values: Floats) -> Floats:
-        """Median of each group's values that are no NaN; NaN for a group without."""
-        inside = values[self._order]
-        order = np.lexsort((inside, self._group))
-        known = np.bincount(self._group, ~np.isnan(inside), minlength=self.names.size).astype(np.int64)
-        first = np.searchsorted(self._group, np.arange(self.names.size))
-        ordered = inside[order]
-        low, high = first + np.maximum(known - 1, 0) // 2, first + known // 2
-        high = np.minimum(high, ordered.size - 1)
-        return np.where(known > 0, 0.5 * (ordered[low] + ordered[np.where(known > 0, high, low)]), np.nan)
+def _medians(group: Ints, values: Floats, groups: int) -> Floats:
+    """Median of each group's values that are no NaN, shape (groups,); NaN for a group without."""
+    known = np.flatnonzero(~np.isnan(values))
+    order = known[np.lexsort((values[known], group[known]))]
+    count = np.bincount(group[order], minlength=groups)
+    first = np.cumsum(count) - count
+    some = np.flatnonzero(count)
+    low, high = (first + (count - 1) // 2)[some], (first + count // 2)[some]
+    out = np.full(groups, np.nan)
+    out[some] = 0.5 * (values[order[low]] + values[order[high]])
+    return out

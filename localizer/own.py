@@ -137,14 +137,16 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
     usual_parts = parts.copy()
     usual = own.copy()
     spread, excess, z, between, few = (np.zeros(n) for _ in range(5))
-    comparable = np.zeros(n, dtype=np.bool_)
+    comparable, known = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     level = np.ones(n)
     limit = np.full(n, max(least_z, chance_limit(n)))
     for role in frame.roles if steps.size else []:
         rows = frame.rows_of(role)
         then = past.own_us.get(frame.classes[role], 0.0) if past else 0.0
         mine, its_parts = own[rows], parts[:, rows]
-        each = _by_rank(frame.ranks[rows], past)
+        told = _told_by_rank(frame.ranks[rows], past)
+        known[rows] = ~np.isnan(told)
+        each = told if bool((told > 0).all()) else None
         reference = _as_before(mine, then, each, past.spread_us.get(frame.classes[role], 0.0) if past else 0.0)
         if reference is None and each is not None and mine.shape[0] == PAIR:
             reference = _the_other(mine, each)
@@ -160,11 +162,11 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
             continue
         apart = mine - usual[rows]
         if past is not None:
-            apart -= _own_bias(frame, role, past)
+            apart -= _own_bias(told, then)
         spread[rows], excess[rows], comparable[rows] = _noise(apart), lasting_level(apart), True
         between[rows] = _lasting_spread(excess[rows][reference])
         few[rows] = int(reference.sum())
-    known = comparable & np.isin(frame.ranks, list(past.own_by_rank) if past else [])
+    known &= comparable
     rows = np.flatnonzero(comparable)
     if rows.size:
         # Roles differ in what they do, hardly in how much chance does to it: all of them tell of the spread.
@@ -213,19 +215,16 @@ def lasting_level(table: Floats) -> Floats:
     return np.asarray(sorted_columns(table)[(table.shape[1] - 1) // 3])
 
 
-def _own_bias(frame: Frame, role: int, past: Past) -> Floats:
-    """How much slower than its *role* each worker of it was in the healthy past, shape (peers, 1); 0 where that is not known."""
-    usual = past.own_us.get(frame.classes[role], 0.0)
-    then = np.array([past.own_by_rank.get(rank, usual) for rank in frame.ranks[frame.rows_of(role)].tolist()])
+def _told_by_rank(ranks: Ints, past: Past | None) -> Floats:
+    """Own time of each of *ranks* in the healthy profile, shape (peers,); NaN where it does not tell."""
+    known = past.own_by_rank if past is not None else {}
+    return np.array([known.get(rank, np.nan) for rank in ranks.tolist()]) if known else np.full(ranks.size, np.nan)
+
+
+def _own_bias(told: Floats, usual: float) -> Floats:
+    """How much slower than the *usual* of its role each worker was in the healthy past, shape (peers, 1); 0 where not *told*."""
+    then = np.where(np.isnan(told), usual, told)
     return np.asarray(np.clip(then - usual, -MAX_BIAS * usual, MAX_BIAS * usual))[:, None]
-
-
-def _by_rank(ranks: Ints, past: Past | None) -> Floats | None:
-    """Own time of each of *ranks* in the healthy profile; ``None`` unless it tells of all of them."""
-    if past is None or int(ranks[0]) not in past.own_by_rank:
-        return None
-    known = [past.own_by_rank.get(rank, 0.0) for rank in ranks.tolist()]
-    return np.array(known) if min(known) > 0 else None
 
 
 def _as_before(own: Floats, then_us: float, each: Floats | None, spread_us: float) -> Bools | None:

@@ -73,7 +73,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         # Most jobs have some of these: without a past, and without all ranks, they are noted and no cause.
         common = [f for f in common if f.functions[0] not in HARMLESS]
     aside: list[Finding] = []
-    if not found and common and measures.lost_own_us > common[0].gain_us:
+    if found or (common and measures.lost_own_us > common[0].gain_us):
         # More is lost to ranks that differ than to what all do alike: that is not the cause, and must not hide who is slow.
         common, aside = [], common
     if not found and frame.missing.size and measures.share(waiting_us) >= UNSEEN_WAIT:
@@ -83,7 +83,6 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     if found:
         # What all ranks lose alike since the healthy profile may be more than what one of them loses.
         found += [f for f in find_whole(measures) if f.cls == "whole_job" and f.gain_us >= sum(g.gain_us for g in found)]
-        notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a step in {f.functions[0]}" for f in common]
     else:
         found = common or find_whole(measures) or find_unknown(measures)
     findings = _ranked(measures, found, slow)
