@@ -111,8 +111,11 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
 
 def _told(t: Transfers, odd: list[OddReading]) -> Bools:
     """Which communicators have members whose counters are bad: they have to be slow by less chance."""
-    rows = np.concatenate([o.rows for o in odd]) if odd else np.empty(0, np.int64)
-    return np.array([bool(rows.size) and bool(np.isin(members, rows).any()) for members in t.members], dtype=np.bool_)
+    told = np.zeros(t.known.size, dtype=np.bool_)
+    if odd:
+        communicator, row = t.frame.collectives.members
+        told[communicator[np.isin(row, np.concatenate([o.rows for o in odd]))]] = True
+    return told
 
 
 def _slow(ratio: Floats, error: Floats, mine: Bools, *, proven: bool) -> Bools:
