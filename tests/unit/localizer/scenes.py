@@ -137,7 +137,10 @@ class Scene:
             ],
             patterns=patterns, steps=steps,
             communicators=[
-                CommunicatorName(name=f"c{at}", kind=self.kinds[at] if self.kinds else f"kind{at}", backend="gloo", ranks=format_ranks(m), size=len(list(m)))
+                CommunicatorName(
+                    name=f"c{at}", kind=self.kinds[at] if self.kinds else f"kind{at}", backend="gloo", ranks=format_ranks(m),
+                    size=len(list(m)),
+                )
                 for at, m in enumerate(order)
             ],
             slots=[SlotName(communicator=at, op="all_reduce", index=0, bytes=8) for at in range(len(order))],
