@@ -13,7 +13,7 @@ from eroica.localizer.explain.registry import Explanation, Item, Unexplained, nu
 def iteration_against_history(item: Item) -> Explanation:
     """The iteration against those before, as the request tells."""
     observed, usual = _iterations(item)
-    rows = [("when the profile was asked for", number(observed / 1e3)), ("before", number(usual / 1e3))]
+    rows: list[tuple[str, ...]] = [("when the profile was asked for", number(observed / 1e3)), ("before", number(usual / 1e3))]
     return Explanation(
         "value: mean iteration when the profile was asked for; expected: that of the fastest window before; score: their ratio",
         ("", "iteration, ms"),
