@@ -1,10 +1,10 @@
-"""Brokers for the tests, started once a session, a fresh topic prefix for each test, and the lanes that run beside each other."""
+"""Brokers for the tests, started once a lane, a fresh topic prefix for each test, and the lanes that run beside each other."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if all(Path(argument.partition("::")[0]).is_file() for argument in config.args) else len(NICE)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """How long each lane took, so that they can be kept of one length."""
+    if not config.getoption("tx", []):
+        return
+    spent = dict.fromkeys((*NICE, "the others"), 0.0)
+    for report in (r for reports in terminalreporter.stats.values() for r in reports if isinstance(r, pytest.TestReport)):
+        lane = lane_of(report.nodeid)
+        spent[lane if lane in NICE else "the others"] += report.duration
+    told = [f"{lane} {seconds / 60:.1f} min" for lane, seconds in spent.items() if seconds]
+    terminalreporter.write_line(f"lanes: {', '.join(told)}")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if hasattr(item.config, "workerinput"):
@@ -90,7 +102,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _turn(item: pytest.Item) -> tuple[int, bool]:
-    """Lanes with names first; within one, three nodes of Kafka start late, since they idle for the rest of the session."""
+    """Lanes with names first; within one, three nodes of Kafka start late, since they idle for the rest of it."""
     order = [*NICE]
     lane = lane_of(item.nodeid)
     return order.index(lane) if lane in NICE else len(order), "kafka3" in getattr(item, "fixturenames", ())
@@ -104,30 +116,55 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(FIRST_START_TIMEOUT_S))
 
 
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[KafkaCluster]:
-    """Apache Kafka, one node, shared by the session: never stop it."""
-    yield from _cluster(1)
+_brokers: dict[str, EmbeddedBroker | KafkaCluster] = {}
+"""Those that run, by the name of their fixture."""
 
 
-@pytest.fixture(scope="session")
-def kafka3() -> Iterator[KafkaCluster]:
+def _running(name: str, make: Callable[[], EmbeddedBroker | KafkaCluster]) -> Any:
+    """The broker of that name, started by whoever needs it first."""
+    if name not in _brokers:
+        try:
+            _brokers[name] = make().start()
+        except MissingDependency as error:
+            _absent(error)
+    return _brokers[name]
+
+
+def _end_brokers() -> None:
+    while _brokers:
+        _brokers.popitem()[1].stop()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Brokers end with their lane: a Kafka that nobody uses takes a twentieth of a processor."""
+    if hasattr(item.config, "workerinput") and (nextitem is None or lane_of(item.nodeid) != lane_of(nextitem.nodeid)):
+        _end_brokers()
+
+
+def pytest_sessionfinish() -> None:
+    _end_brokers()
+
+
+@pytest.fixture
+def kafka() -> KafkaCluster:
+    """Apache Kafka, one node, shared by the lane: never stop it."""
+    cluster: KafkaCluster = _running("kafka", KafkaCluster)
+    return cluster
+
+
+@pytest.fixture
+def kafka3() -> KafkaCluster:
     """Apache Kafka, three nodes: whoever kills a node starts it again."""
-    yield from _cluster(3)
+    cluster: KafkaCluster = _running("kafka3", lambda: KafkaCluster(3))
+    return cluster
 
 
-@pytest.fixture(scope="session")
-def tansu() -> Iterator[EmbeddedBroker]:
-    """The embedded broker, shared by the session."""
-    try:
-        broker = EmbeddedBroker().start()
-    except MissingDependency as error:
-        _absent(error)
-        return
-    try:
-        yield broker
-    finally:
-        broker.stop()
+@pytest.fixture
+def tansu() -> EmbeddedBroker:
+    """The embedded broker, shared by the lane."""
+    broker: EmbeddedBroker = _running("tansu", EmbeddedBroker)
+    return broker
 
 
 @pytest.fixture(params=["tansu", "kafka"])
@@ -140,15 +177,3 @@ def broker(request: pytest.FixtureRequest) -> EmbeddedBroker | KafkaCluster:
 def prefix() -> str:
     """Topic prefix of this test alone."""
     return f"t{uuid.uuid4().hex[:10]}."
-
-
-def _cluster(nodes: int) -> Iterator[KafkaCluster]:
-    try:
-        cluster = KafkaCluster(nodes).start()
-    except MissingDependency as error:
-        _absent(error)
-        return
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
