@@ -9,8 +9,9 @@ import typer
 
 from eroica.cli.options import Common, Words, command
 from eroica.cli.output import out, print_json
+from eroica.schemas.errors import UsageError
 
-HELP = """Print the JSON Schema (2020-12) of a message kind or topic, or the table of all settings.
+HELP = """Print the JSON Schema (2020-12) of a message kind or topic, of scenario files, or the table of all settings.
 
 Without a name: the list of names.
 
@@ -20,6 +21,7 @@ Example: eroica schema settings
 """
 
 
+SCENARIO = "scenario"
 SOURCES = "[P]: the EROICA paper (NSDI '26, arXiv 2506.08528); [G]: the public EROICA guide"
 
 
@@ -30,21 +32,30 @@ def register(app: typer.Typer) -> None:
 
 def schema(
     common: Common,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A kind of message, a topic, or: settings.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A kind of message, a topic, or: settings, scenario.")
+    ] = None,
     directory: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write all schemas as files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="settings as JSON Schema, the list as JSON.")] = False,
 ) -> None:
     """See ``HELP``."""
-    from eroica.schemas.jsonschema import SETTINGS, schema_names, schema_text, write_schemas
+    from eroica.schemas.jsonschema import SETTINGS, file_schema, indented, schema_names, schema_text, write_schemas
 
+    names = [*schema_names(), SCENARIO]
     if directory is not None:
         for path in write_schemas(directory):
             typer.echo(path)
     elif name is None:
         if as_json:
-            print_json(schema_names())
+            print_json(names)
         else:
-            typer.echo("\n".join(schema_names()))
+            typer.echo("\n".join(names))
+    elif name not in names:
+        raise UsageError(f"there is no schema {name[:80]!r}", do=f"known: {', '.join(names)}")
+    elif name == SCENARIO:
+        from eroica.simulator.scenario import Scenario
+
+        typer.echo(indented(file_schema(SCENARIO, Scenario)), nl=False)
     elif name == SETTINGS and not as_json:
         _print_settings(common)
     else:

@@ -12,13 +12,17 @@ import typer
 from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_bytes
 from eroica.consumers.text import one_line
+from eroica.schemas.errors import UsageError
 
+MAX_LAST = 10_000
 HELP = """Read verdicts: those on the topic now, or with --follow those to come too.
 
 Each says who is at fault and who merely waits, how sure that is, what it costs, and what to do; the fields of --json:
 eroica schema verdict.
 
 Example: eroica verdicts --follow --job llama-7b
+
+Example: eroica verdicts --last 5 --short
 
 Example: eroica verdicts --json --fail-on-finding
 """
@@ -48,6 +52,10 @@ def verdicts(
     common: Common,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on when all have been read.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One verdict a line, as on the topic.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="A line each: when, id, job, and the one sentence.")] = False,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, max=MAX_LAST, help="Of those that are there, only the N latest.")
+    ] = None,
     job: Annotated[str | None, typer.Option(help="Only of this job.")] = None,
     fail_on_finding: Annotated[
         bool, typer.Option("--fail-on-finding", help="Exit code 1 if anything was at fault; with --follow, at the first.")
@@ -55,18 +63,23 @@ def verdicts(
 ) -> int:
     """See ``HELP``."""
     from eroica.bus import check_broker
-    from eroica.consumers.render import render_verdict
-    from eroica.consumers.verdicts import is_finding, read_verdicts
+    from eroica.consumers.render import render_verdict, short_line
+    from eroica.consumers.verdicts import is_finding, latest, read_verdicts
 
+    if as_json and short:
+        raise UsageError("a verdict is printed in one way", do="give one of --json and --short")
     settings = common.settings()
     check_broker(settings.kafka)
     console, found, count = out(), False, 0
-    for item in read_verdicts(settings.kafka, job=job, follow=follow):
+    items = read_verdicts(settings.kafka, job=job, follow=follow)
+    for item in latest(items, last) if last is not None else items:
         if item is None:
             continue
         count += 1
         if as_json:
             print_bytes(item.raw.replace(b"\n", b" "))
+        elif short:
+            console.print(short_line(item.verdict))
         else:
             console.print(render_verdict(item.verdict), "")
         found = found or is_finding(item.verdict)

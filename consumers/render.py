@@ -55,6 +55,12 @@ def headline(verdict: Verdict) -> Text:
     return Text(f"{mark} {one_line(verdict.headline, 500)}", style=style)
 
 
+def short_line(verdict: Verdict) -> Text:
+    """When, which, of what job, and the one sentence, on one line."""
+    start = Text(f"{one_line(verdict.event_time, 40)}  {one_line(verdict.verdict_id, 100)}  {one_line(verdict.job, 100)}  ")
+    return start.append_text(headline(verdict))
+
+
 def is_routine(verdict: Verdict) -> bool:
     """Whether nobody need look: a profile on schedule, and nobody is at fault."""
     return verdict.request.reason == "scheduled" and verdict.status in ("no_fault_found", "insufficient_data")

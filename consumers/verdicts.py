@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from eroica.bus import Incoming, read_partitions
@@ -79,6 +80,24 @@ def read_verdicts(
                 yield found
         if not batch:
             yield None
+
+
+def latest(items: Iterable[ReadVerdict | None], count: int) -> Iterator[ReadVerdict | None]:
+    """Of what the topic holds already the *count* latest by event time, oldest first; all that comes later as it comes.
+
+    :param items: as from :func:`read_verdicts`; the first ``None`` is where the topic had no more.
+    """
+    kept: list[tuple[str, int, ReadVerdict]] = []
+    source = iter(items)
+    for number, item in enumerate(source):
+        if item is None:
+            break
+        heapq.heappush(kept, (item.verdict.event_time, number, item))
+        if len(kept) > count:
+            heapq.heappop(kept)
+    yield from (item for _, _, item in sorted(kept, key=lambda entry: entry[:2]))
+    yield None
+    yield from source
 
 
 def is_finding(verdict: Verdict) -> bool:

@@ -47,13 +47,27 @@ def json_schema(name: str) -> dict[str, Any]:
         title = f"Messages of topic {name}"
     else:
         raise UsageError(f"there is no schema {name[:80]!r}", do=f"known: {', '.join(schema_names())}")
+    return _named(name, title, body)
+
+
+def file_schema(name: str, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The JSON Schema of files that *kind* describes; unlike messages they may hold no unknown field."""
+    return _named(name, f"{kind.__name__}, a file", _of_type(kind))
+
+
+def _named(name: str, title: str, body: dict[str, Any]) -> dict[str, Any]:
     body.pop("title", None)
     return {"$schema": DIALECT, "$id": f"urn:eroica:schema:{_MAJOR}:{name}", "title": title, **body}
 
 
 def schema_text(name: str) -> str:
     """The schema as the file that is published: indented, with a line feed at the end."""
-    return json.dumps(json_schema(name), indent=2, ensure_ascii=False) + "\n"
+    return indented(json_schema(name))
+
+
+def indented(schema: dict[str, Any]) -> str:
+    """A schema as text, with a line feed at the end."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_schemas(directory: Path) -> list[Path]:

@@ -37,6 +37,8 @@ THROUGH = 0.75
 """Of what goes through a place at fault, at least this share is slow …"""
 COVERED = 0.75
 """… and it covers this share of the time lost."""
+MANY = 2
+"""Without a place in common, fewer slow communicators are not the fabric."""
 SINGLE_HOSTS = 2
 """Transfers over more hosts than these are the fabric's, where no smaller place fits."""
 WAIT_SHARE = 0.10
@@ -84,6 +86,8 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     # Slow communicators that cost nothing are evidence all the same, but they do not decide.
     weight = np.where(slow, np.maximum(t.lost_us, 1e-3 * loss), 0.0)
     place = _common(measures, mine, slow, weight, odd)
+    if place is None:
+        return None
     complete = bool((t.complete[slow] | (t.lost_us[slow] < COVERED * loss)).all())
     worst = int(np.argmax(np.where(slow, t.lost_us, -1.0)))
     evidence = [
@@ -107,8 +111,11 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
 
 def _told(t: Transfers, odd: list[OddReading]) -> Bools:
     """Which communicators have members whose counters are bad: they have to be slow by less chance."""
-    rows = np.concatenate([o.rows for o in odd]) if odd else np.empty(0, np.int64)
-    return np.array([bool(rows.size) and bool(np.isin(members, rows).any()) for members in t.members], dtype=np.bool_)
+    told = np.zeros(t.known.size, dtype=np.bool_)
+    if odd:
+        communicator, row = t.frame.collectives.members
+        told[communicator[np.isin(row, np.concatenate([o.rows for o in odd]))]] = True
+    return told
 
 
 def _slow(ratio: Floats, error: Floats, mine: Bools, *, proven: bool) -> Bools:
@@ -129,7 +136,7 @@ def _slow(ratio: Floats, error: Floats, mine: Bools, *, proven: bool) -> Bools:
     return np.asarray((logs - usual >= least) & (logs - usual >= SLOW_ERRORS * error))
 
 
-def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: list[OddReading]) -> _Place:
+def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: list[OddReading]) -> _Place | None:
     frame, t = measures.frame, measures.transfers
     total = float(weight.sum())
     through, bad, covered = np.zeros(frame.size), np.zeros(frame.size), np.zeros(frame.size)
@@ -151,6 +158,8 @@ def _common(measures: Measures, mine: Bools, slow: Bools, weight: Floats, odd: l
     single = _only(hosts, total, None)
     if single is not None:
         return _Place("link", np.array(measures.rows_of_hosts[single], dtype=np.int64), [single], [], dict(hosts)[single] / total)
+    if len(slow_at) < MANY:
+        return None  # slow, and yet nothing that the others go through too: chance, or a place that cannot be told
     return _Place("fabric", np.empty(0, np.int64), [], [], 1.0)
 
 

@@ -127,7 +127,7 @@ class Agent:
         if now >= self._due["counters"]:
             self._due["counters"] = now + COUNTERS_NS
             self._log_counters()
-        self._answers.tick(self._now_us())
+        self._answers.tick(self._now_us(), self._mono_ns())
         self._outbox.pump(now)
 
     def _part_with(self, pid: int) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from eroica.producers.agent.announce import Announcer
+from eroica.producers.agent.answered import Answered
 from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.hardware import Hardware
 from eroica.producers.agent.hoststate import HostState, Run, Worker
+from eroica.producers.agent.openrequests import OpenRequests
 from eroica.producers.agent.profiles import (
     Pending,
     Profiled,
@@ -23,7 +26,7 @@ from eroica.producers.agent.profiles import (
     summary_key,
     without_stacks,
 )
-from eroica.producers.agent.requests import classes_of, starts_too_late
+from eroica.producers.agent.requests import starts_too_late
 from eroica.producers.agent.server import DatagramServer
 from eroica.producers.agent.stacks import Stacks, dump_stacks
 from eroica.producers.agent.summariser import Done, Summariser, Task
@@ -69,7 +72,9 @@ class Answers:
         self._send_raw = send_raw
         self._profiles = Profiles()
         self._hardware = hardware or Hardware.of(settings)
-        self._traces = TraceStore(settings.trace_directory)
+        self._open = OpenRequests()
+        self._answered = Answered(server.directory / "answered")
+        self._traces = TraceStore(settings.trace_directory, server.directory / "traces")
         self._summariser = Summariser(settings, lambda done: inbox(lambda: self._summarised(done)))
         self._stack_pool = ThreadPoolExecutor(STACK_DUMPS, thread_name_prefix="eroica-stacks")
         self._now_us = 0
@@ -89,13 +94,14 @@ class Answers:
 
         :raises SchemaError: its classes or lengths make no sense.
         """
-        run = self._state.runs.get((request.job, request.run_id))
-        if run is None or run.refused:
-            return
-        classes = classes_of(request, run.workers)
-        for rank, cls in sorted(classes.items()):
-            worker = run.workers[rank]
+        self._open.add(request)
+        self._ask_due(now_us, mono_ns, only=request.request)
+
+    def _ask_due(self, now_us: int, mono_ns: int, only: str | None = None) -> None:
+        asked: Counter[str] = Counter()
+        for request, run, worker, cls in self._open.due(self._state.runs, self._answered, now_us, mono_ns, only):
             who = identity_of(run, worker, request.request, cls, self._host)
+            asked[f"{request.request} ({request.reason}, {request.mode}) of job {run.job}"] += 1
             if request.mode == "stacks":
                 self._take_stacks(run, worker, who, now_us, mono_ns)
             elif not worker.alive:
@@ -110,17 +116,20 @@ class Answers:
                 )
             else:
                 self._ask(request, worker, who, now_us)
-        if self._profiles:
+        if asked and self._profiles:
             self._hardware.want(self._state.living_pids())
-        _log.info(
-            "request %s (%s, %s): %d ranks of job %s here", request.request, request.reason, request.mode, len(classes), run.job
-        )
+        for what, count in asked.items():
+            _log.info("request %s: %s here", what, say_count(count, "rank"))
 
     def profiled(self, answer: Profiled, now_us: int) -> None:
         """A hook wrote a trace, or says why not."""
         pending = self._profiles.answered(answer)
         ours = bool(answer.path) and self._traces.is_ours(answer.path, answer.request)
         if pending is None:
+            known = self._state.worker_of(answer.pid)
+            if self._traces.adopted and not (known and (answer.request, known[1].hello.rank) in self._answered):
+                # Our predecessor asked for it. We do too once we have read the request, and hear it again.
+                return
             self._counters.add("profiles_unasked")
             # It may be late: then nobody wants the file any more.
             if ours and (answer.request, answer.pid) not in self._tasks:
@@ -130,7 +139,8 @@ class Answers:
             self._fail(pending.who, f"no profile: {answer.error or 'the process gave no reason'}", now_us)
             return
         if not ours:
-            self._fail(pending.who, "the process named a trace outside of its folder; it is not read", now_us)
+            where = "that is there no more" if self._traces.was_ours(answer.path, answer.request) else "outside of its folder"
+            self._fail(pending.who, f"the process named a trace {where}; it is not read", now_us)
             return
         end_us = answer.ended_wall_ns // 1_000 or now_us
         self._hardware.at_once()
@@ -150,9 +160,10 @@ class Answers:
         self._tasks[(answer.request, answer.pid)] = task
         self._summariser.submit(task)
 
-    def tick(self, now_us: int) -> None:
-        """What is due: commands again to sockets that were full, samples of the host, deadlines."""
+    def tick(self, now_us: int, mono_ns: int) -> None:
+        """What is due: ranks that were not known before, commands again to sockets that were full, samples, deadlines."""
         self._now_us = now_us
+        self._ask_due(now_us, mono_ns)
         if not self._profiles:
             return
         self._profiles.farewell(set(self._state.living_pids()), now_us)
@@ -168,7 +179,8 @@ class Answers:
 
     def tidy(self) -> None:
         """Remove what is left of requests that are done."""
-        self._traces.tidy(self._profiles.requests() | {request for request, _ in self._tasks})
+        self._traces.tidy(self._profiles.requests() | self._open.ids() | {request for request, _ in self._tasks})
+        self._answered.forget(self._now_us)
 
     def close(self, now_us: int) -> None:
         """The agent ends: whoever still waits is told so, and no trace stays behind."""
@@ -201,9 +213,13 @@ class Answers:
 
     def _summarised(self, done: Done) -> None:
         task = done.task
+        if self._tasks.pop((task.who.request, task.who.pid), None) is not None:
+            self._settle(done)
+        # Last: an agent that is killed before finds the trace again.
         self._traces.remove(task.path)
-        if self._tasks.pop((task.who.request, task.who.pid), None) is None:
-            return
+
+    def _settle(self, done: Done) -> None:
+        task = done.task
         kind = "summary_error" if b'"kind":"summary_error"' in done.raw[:64] else "summary"
         if done.error:
             self._counters.add("summaries_failed")
@@ -213,6 +229,7 @@ class Answers:
             self._fail(task.who, done.error, task.ended_at_us)
             return
         self._send_raw("summaries", summary_key(task.who), done.raw, kind, task.ended_at_us)
+        self._answered.add(task.who.request, task.who.rank, self._now_us)
 
     def _once_more(self, task: Task, error: str) -> bool:
         """Ask for a profile without stacks where that with stacks gave no summary; false where it cannot help."""
@@ -252,15 +269,16 @@ class Answers:
         )
         if stacks.error:
             _log.warning("job %s, rank %d: stacks: %s", run.job, who.rank, stacks.error)
-        self._send(Output(summary_key(who), evidence, now_us))
+        self._send(who, Output(summary_key(who), evidence, now_us))
 
     def _fail(self, who: Identity, error: str, now_us: int) -> None:
         _log.warning("job %s, rank %d, request %s: %s", who.job, who.rank, who.request, error)
-        self._send(failure(who, error, now_us))
+        self._send(who, failure(who, error, now_us))
 
-    def _send(self, output: Output) -> None:
+    def _send(self, who: Identity, output: Output) -> None:
         kind = str(type(output.message).__struct_config__.tag)
         self._send_raw(output.topic, output.key, encode(output.message), kind, output.event_time_us)
+        self._answered.add(who.request, who.rank, max(self._now_us, output.event_time_us))
 
 
 def _size(path: Path) -> int:

@@ -16,7 +16,7 @@ from eroica.schemas.settings import KafkaSettings
 
 _log = logging.getLogger(__name__)
 
-LOOK_BACK_MS = 120_000
+LOOK_BACK_MS = 600_000
 """Requests of so long before the agent's start are still read: it may have been restarted in the middle of one."""
 RETRY_S = 2.0
 MAX_ROWS = 100_000

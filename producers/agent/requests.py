@@ -30,11 +30,20 @@ class RequestFilter:
         self._seen[request.request] = None
         if len(self._seen) > MAX_SEEN:
             self._seen.popitem(last=False)
-        limit_us = max(MIN_AGE_LIMIT_US, (2 * request.deadline_ms + request.duration_ms) * 1_000)
-        if now_us - request.issued_at_us > limit_us:
+        if now_us > past_at_us(request):
             self._counters.add("requests_past")
             return False
         return True
+
+
+def past_at_us(request: ProfileRequest) -> int:
+    """From then on *request* is not taken up any more."""
+    return request.issued_at_us + max(MIN_AGE_LIMIT_US, (2 * request.deadline_ms + request.duration_ms) * 1_000)
+
+
+def closed_at_us(request: ProfileRequest) -> int:
+    """Until then at least group waits for a first summary: a rank that appears later is not profiled for nobody."""
+    return request.issued_at_us + (request.deadline_ms + request.duration_ms) * 1_000
 
 
 def classes_of(request: ProfileRequest, ranks: Iterable[int]) -> dict[int, str]:

@@ -101,7 +101,7 @@ class DatagramServer:
         :param deliver: called from the thread with the datagrams, each process's in their order.
         :raises UsageError: the socket cannot be made.
         """
-        self._directory = directory
+        self.directory = directory
         self._deliver = deliver
         self._path = directory / "agent.sock"
         self._stop = threading.Event()
@@ -128,7 +128,7 @@ class DatagramServer:
         """Send *message* to the hook of process *pid*: true if taken, false if full, ``None`` if nobody is there."""
         data = json.dumps(message, separators=(",", ":")).encode()
         try:
-            self._socket.sendto(data, str(self._directory / f"hook-{pid}.sock"))
+            self._socket.sendto(data, str(self.directory / f"hook-{pid}.sock"))
         except BlockingIOError:
             return False
         except OSError as error:

@@ -7,11 +7,9 @@ everything that does not hold the interpreter lock runs on meanwhile. Kineto hol
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,10 +17,11 @@ from typing import Any
 
 from eroica.producers.hook.command import ProfileCommand
 from eroica.producers.hook.guard import Guard
+from eroica.producers.hook.said import Said
 from eroica.producers.hook.session import Session
+from eroica.producers.hook.tracefile import check_complete, write_json
 from eroica.producers.hook.userprofiler import UserProfilers
 
-SEEN_REQUESTS = 64
 EXPORT_WAIT_S = 30.0
 """At exit a trace that is being written is waited for this long."""
 
@@ -45,7 +44,6 @@ class Profiling:
         self.active = False
         """True while a profile collects; read on the hot path."""
         self.pending: ProfileCommand | None = None
-        self._report = report
         self._users = users
         self._rank = rank
         self._session: Session | None = None
@@ -55,14 +53,15 @@ class Profiling:
         self._notes: tuple[str, ...] = ()
         self._wasted_ns = 0
         """What an attempt with stacks has cost that was thrown away."""
-        self._seen: deque[tuple[str, int]] = deque(maxlen=SEEN_REQUESTS)
+        self._said = Said(report)
         users.on_start = self._give_way
 
     def ask(self, command: ProfileCommand) -> None:
-        """Take a command; it starts at the boundary of its step."""
-        if (command.request, command.attempt) in self._seen:
+        """Take a command; it starts at the boundary of its step. One that was answered is answered again: whoever asks twice
+        is an agent whose predecessor died with the answer.
+        """
+        if self._said.before(command):
             return
-        self._seen.append((command.request, command.attempt))
         self._expire()
         if self.busy:
             self._fail(command, "another profile is pending, running or being written")
@@ -225,14 +224,14 @@ class Profiling:
             session.collector.export_chrome_trace(str(part))
             session.collector.profiler = None
             export_ns = time.perf_counter_ns() - before_ns
-            _check_complete(part)
+            check_complete(part)
             size = part.stat().st_size
             if command.with_stack and 0 < command.max_trace_bytes < size:
                 part.unlink()
                 why = f"with them the trace has {size / 1e6:.1f} MB, more than the {command.max_trace_bytes / 1e6:.1f} allowed"
                 self._again(command, session.start_stop_ns + export_ns, why)
                 return
-            _write_json(
+            write_json(
                 side,
                 {
                     "pauses": [session.pauses.summary()],
@@ -243,7 +242,8 @@ class Profiling:
                 },
             )
             part.replace(target)
-            self._report(
+            self._said.say(
+                command,
                 {
                     **self._result(command),
                     "path": str(target),
@@ -254,7 +254,7 @@ class Profiling:
                     "started_wall_ns": session.started_wall_ns,
                     "ended_wall_ns": ended_wall_ns,
                     "notes": list(self._notes),
-                }
+                },
             )
         if attempt.failures:
             for path in (part, side, target):
@@ -277,22 +277,4 @@ class Profiling:
         }
 
     def _fail(self, command: ProfileCommand, error: str) -> None:
-        self._report({**self._result(command), "error": error[:500]})
-
-
-def _check_complete(path: Path) -> None:
-    """Kineto says nothing when the disk is full, but then the closing brace is missing.
-
-    :raises OSError: if the file is cut off.
-    """
-    with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - 16))
-        if not stream.read().rstrip().endswith(b"}"):
-            raise OSError(f"{path} is cut off; is the file system full?")
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write under another name first, so that a reader never sees half a file."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(content), encoding="utf-8")
-    part.replace(path)
+        self._said.say(command, {**self._result(command), "error": error[:500]})

@@ -116,6 +116,7 @@ def unpack(datagram: bytes) -> Event | dict[str, Any] | None:
 # profiled (hook → agent):
 #   {"kind":"profiled","v":1,"pid":1,"rank":0,"request":"req-…","path":"/dev/shm/…/rank0.json","first_step":120,"last_step":124,
 #    "late_by":0,"blocked_ms":41.0,"started_wall_ns":…,"ended_wall_ns":…,"notes":[],"attempt":1,"error":""}
+#   Asked once more for a request and attempt that was answered, the hook repeats its answer.
 #   On failure path is "" and error says what happened. Beside a trace rank0.json lies rank0.side.json:
 #   {"pauses":[{"kind":"gc","count":2,"total_us":..,"max_us":..}],"steps":[{"step":120,"duration_ns":..}],
 #    "receive_waits":[{"group":"ep dispatch","ranks":[0,1],"count":5,"total_us":[..],"max_us":[..]}],

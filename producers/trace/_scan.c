@@ -7,8 +7,6 @@
    Safety: input is a bytes object, which ends in a NUL that is no part of it. No rule accepts a NUL, so a loop that reads byte by
    byte stops there at the latest; only the 16-byte loop of text_end compares with the end. Nesting costs a bit, no stack.
 
-   Beside it two computations on columns that numpy has only slow forms of: nest() for call trees, covered() for sets of intervals.
-
    Memory: rows of the present run, which are handed over at its end, and a cache from a text as written to its number, bounded in
    entries, bytes and probes; what does not fit is asked again each time. */
 
@@ -690,112 +688,6 @@ static void scanner_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-/* ---- call trees ----------------------------------------------------------------------------------------------------------- */
-
-PyDoc_STRVAR(nest_doc,
-"nest(start, ends, deepest)\n--\n\n"
-"What nesting.py computes of *start*, the events' starts ascending, and *ends*, their ends ascending, both float64 as bytes: how\n"
-"many have ended when each begins, its depth, at most *deepest*, and its parent or -1; int64 as bytes.");
-
-static PyObject *scan_nest(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *starts, *ends;
-    char *start, *end;
-    Py_ssize_t size, other, deepest;
-    if (!PyArg_ParseTuple(args, "OOn:nest", &starts, &ends, &deepest) || PyBytes_AsStringAndSize(starts, &start, &size) < 0 ||
-        PyBytes_AsStringAndSize(ends, &end, &other) < 0)
-        return NULL;
-    if (size != other || size % 8 || deepest < 0 || deepest > 1 << 20) {
-        PyErr_SetString(PyExc_ValueError, "starts and ends must be as many, and the depth moderate");
-        return NULL;
-    }
-    PyObject *columns[3] = {NULL, NULL, NULL}, *result = NULL;
-    int64_t *out[3], *last = malloc((size_t)(deepest + 1) * 8);
-    if (!last) return PyErr_NoMemory();
-    for (int i = 0; i < 3; i++)
-        if (!(columns[i] = PyBytes_FromStringAndSize(NULL, size))) goto done;
-    for (int i = 0; i < 3; i++) out[i] = (int64_t *)PyBytes_AsString(columns[i]);
-    for (Py_ssize_t d = 0; d <= deepest; d++) last[d] = -1;
-    int64_t ended = 0, count = size / 8;
-    for (int64_t i = 0; i < count; i++) {
-        double begin, over;
-        memcpy(&begin, start + 8 * i, 8);
-        for (; ended < count; ended++) {
-            memcpy(&over, end + 8 * ended, 8);
-            if (!(over <= begin)) break;
-        }
-        int64_t depth = i > ended ? i - ended : 0;
-        if (depth > deepest) depth = deepest;
-        int64_t parent = depth ? last[depth - 1] : -1;
-        memcpy(out[0] + i, &ended, 8);
-        memcpy(out[1] + i, &depth, 8);
-        memcpy(out[2] + i, &parent, 8);
-        last[depth] = i;
-    }
-    result = Py_BuildValue("OOO", columns[0], columns[1], columns[2]);
-done:
-    for (int i = 0; i < 3; i++) Py_XDECREF(columns[i]);
-    free(last);
-    return result;
-}
-
-/* ---- intervals ------------------------------------------------------------------------------------------------------------ */
-
-static inline double number_at(const char *column, Py_ssize_t i) {
-    double value;
-    memcpy(&value, column + 8 * i, 8);
-    return value;
-}
-
-PyDoc_STRVAR(covered_doc,
-"covered(start, end, before, t)\n--\n\n"
-"What intervals.py computes of disjoint intervals, ascending, with the measure *before* each, and times *t* of any order, all float64\n"
-"as bytes: the measure below each time; float64 as bytes.");
-
-static PyObject *scan_covered(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *given[4];
-    char *column[4];
-    Py_ssize_t size[4];
-    if (!PyArg_ParseTuple(args, "OOOO:covered", &given[0], &given[1], &given[2], &given[3])) return NULL;
-    for (int i = 0; i < 4; i++)
-        if (PyBytes_AsStringAndSize(given[i], &column[i], &size[i]) < 0) return NULL;
-    if (size[0] != size[1] || size[0] > size[2] || size[0] % 8 || size[3] % 8) {
-        PyErr_SetString(PyExc_ValueError, "intervals must have as many starts, ends and measures");
-        return NULL;
-    }
-    PyObject *result = PyBytes_FromStringAndSize(NULL, size[3]);
-    if (!result) return NULL;
-    char *out = PyBytes_AsString(result);
-    Py_ssize_t count = size[0] / 8, times = size[3] / 8, k = 0; /* k: how many begin at the time or before */
-    double last = 0;
-    for (Py_ssize_t i = 0; i < times; i++) {
-        double t = number_at(column[3], i), value = 0;
-        if (i && t >= last) {
-            while (k < count && number_at(column[0], k) <= t) k++;
-        } else {
-            Py_ssize_t low = 0, high = count;
-            while (low < high) {
-                Py_ssize_t middle = low + (high - low) / 2;
-                if (number_at(column[0], middle) <= t) low = middle + 1;
-                else high = middle;
-            }
-            k = low;
-        }
-        last = t;
-        if (k) {
-            double until = number_at(column[1], k - 1);
-            value = number_at(column[2], k - 1) + ((t < until ? t : until) - number_at(column[0], k - 1));
-        }
-        memcpy(out + 8 * i, &value, 8);
-    }
-    return result;
-}
-
-static PyMethodDef scan_methods[] = {
-    {"covered", scan_covered, METH_VARARGS, covered_doc},
-    {"nest", scan_nest, METH_VARARGS, nest_doc},
-    {NULL, NULL, 0, NULL},
-};
-
 static PyMethodDef scanner_methods[] = {
     {"scan", scanner_scan, METH_VARARGS, scan_doc},
     {"forget", scanner_forget, METH_NOARGS, forget_doc},
@@ -824,7 +716,7 @@ static int scan_exec(PyObject *module) {
 static PyModuleDef_Slot scan_slots[] = {{Py_mod_exec, scan_exec}, {0, NULL}};
 
 static struct PyModuleDef scan_module = {
-    PyModuleDef_HEAD_INIT, "_scan", "The compiled scanner of Kineto events.", 0, scan_methods, scan_slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_scan", "The compiled scanner of Kineto events.", 0, NULL, scan_slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__scan(void) { return PyModuleDef_Init(&scan_module); }

@@ -109,8 +109,8 @@ class Trace:
         places = {kind: place for place, kind in enumerate(kinds)}
         code = np.full(len(self.names), -1, np.int8)
         code[number] = 0
-        for i in np.flatnonzero(code == 0).tolist():
-            code[i] = places.get(kind_of(self.names[i]), -1)
+        asked = np.flatnonzero(code == 0)
+        code[asked] = [places.get(kind_of(self.names[i]), -1) for i in asked.tolist()]
         return code[number]
 
     def named(self, rows: Ints, accept: Callable[[str], object]) -> Mask:
@@ -118,8 +118,8 @@ class Trace:
         number = self.name[rows]
         verdict = np.zeros(len(self.names), np.bool_)
         verdict[number] = True
-        for i in np.flatnonzero(verdict).tolist():
-            verdict[i] = bool(accept(self.names[i]))
+        asked = np.flatnonzero(verdict)
+        verdict[asked] = [bool(accept(self.names[i])) for i in asked.tolist()]
         return verdict[number]
 
 

@@ -1,7 +1,8 @@
-"""The compiled scanner, if it was built with the package: the typed decoder's columns ten times as fast.
+"""The compiled parts, if they were built with the package: the typed decoder's columns ten times as fast, and what numpy computes
+slowly.
 
-It reads runs of events that are as they should be and refuses all others, which then go the decoder's way. So the two give the
-same columns, and a machine without a compiler only reads more slowly.
+The scanner reads runs of events that are as they should be and refuses all others, which then go the decoder's way. So the two
+give the same columns, and a machine without a compiler only reads more slowly. Every computation has a reference in Python.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ try:
     from eroica.producers.trace import _scan
 except ImportError:  # no compiler, or no binary for this machine, when the package was installed
     _scan = None  # type: ignore[assignment]
+try:
+    from eroica.producers.trace import _columns
+except ImportError:
+    _columns = None  # type: ignore[assignment]
 
 COMPILED = _scan is not None
 """Whether the compiled scanner is there."""
@@ -27,22 +32,44 @@ COLUMN_TYPES = tuple(np.dtype(t) for t in ("i4", "i1", "f8", "f8", "i4", "i4", "
 """Name, category, start, duration, thread, stream, correlation, bytes."""
 
 
-def _nest(start: npt.NDArray[np.float64], ends: npt.NDArray[np.float64], deepest: int) -> tuple[npt.NDArray[np.int64], ...]:
-    found = _scan.nest(start.tobytes(), ends.tobytes(), deepest)
+Column = npt.NDArray[np.float64]
+
+
+def _nest(start: Column, ends: Column, deepest: int) -> tuple[npt.NDArray[np.int64], ...]:
+    found = _columns.nest(start.tobytes(), ends.tobytes(), deepest)
     return tuple(np.frombuffer(column, np.int64) for column in found)
 
 
-def _covered(
-    start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], before: npt.NDArray[np.float64], t: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    return np.frombuffer(_scan.covered(start.tobytes(), end.tobytes(), before.tobytes(), t.tobytes()), np.float64)
+def _covered(start: Column, end: Column, before: Column, t: Column) -> Column:
+    return np.frombuffer(_columns.covered(start.tobytes(), end.tobytes(), before.tobytes(), t.tobytes()), np.float64)
 
 
-# A binary built before the function was added is no reason to fail.
-covered_compiled = _covered if hasattr(_scan, "covered") else None
+def _united(start: Column, end: Column) -> tuple[Column, Column]:
+    low, high = _columns.united(start.tobytes(), end.tobytes())
+    return np.frombuffer(low, np.float64), np.frombuffer(high, np.float64)
+
+
+def _common(start: Column, end: Column, other_start: Column, other_end: Column) -> tuple[Column, Column]:
+    low, high = _columns.common(start.tobytes(), end.tobytes(), other_start.tobytes(), other_end.tobytes())
+    return np.frombuffer(low, np.float64), np.frombuffer(high, np.float64)
+
+
+covered_compiled = _covered if hasattr(_columns, "covered") else None
 """The compiled form of :func:`eroica.producers.trace.intervals.covered`, if it is there."""
-nest_compiled = _nest if hasattr(_scan, "nest") else None
+united_compiled = _united if hasattr(_columns, "united") else None
+"""The compiled form of :func:`eroica.producers.trace.intervals.united`, if it is there."""
+common_compiled = _common if hasattr(_columns, "common") else None
+"""The compiled form of :func:`eroica.producers.trace.intervals.common`, if it is there."""
+nest_compiled = _nest if hasattr(_columns, "nest") else None
 """The compiled form of :func:`eroica.producers.trace.nesting.nest`, if it is there."""
+
+
+def count_of(block: bytes, byte: int) -> int:
+    """How often *byte* stands in *block*."""
+    if hasattr(_columns, "count"):
+        return _columns.count(block, byte)
+    return int(np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == byte))
+
 
 _ANY = msgspec.json.Decoder()
 _ARGS = msgspec.json.Decoder(Args)

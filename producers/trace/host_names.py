@@ -71,7 +71,8 @@ class _Rules:
 
     def __init__(self, table: dict[str, tuple[str, ...]]) -> None:
         rules = [rule for of_kind in table.values() for rule in of_kind]
-        self._start = re.compile("|".join(r for r in rules if r.startswith("^")), re.ASCII)
+        # match() begins at the start anyway, and without the mark for it the engine looks at the first letter before all else.
+        self._start = re.compile("|".join(re.sub(r"(?<!\[)\^", "", r) for r in rules if r.startswith("^")), re.ASCII)
         self._inside = re.compile("|".join(r for r in rules if not r.startswith("^")), re.ASCII)
         self._kinds = {kind: re.compile("|".join(of_kind), re.ASCII) for kind, of_kind in table.items()}
 

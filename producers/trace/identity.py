@@ -11,6 +11,9 @@ from eroica.producers.trace.columns import Trace
 from eroica.producers.trace.filenames import rank_of_file
 from eroica.schemas.ranks import MAX_RANK
 
+_HANDLER_NAME = re.compile(r"^(.+?)_\d+\.\d+\.pt\.trace\.json")
+_NAMES_A_RANK = re.compile(r"(worker|rank)[_-]?\d+(_|$)")
+
 
 @dataclass(frozen=True, slots=True)
 class TraceIdentity:
@@ -86,9 +89,9 @@ def _host(trace: Trace, path: str | Path) -> str:
     if isinstance(name := trace.meta.get("host_name"), str) and name:
         return name[:200]
     for text in (str(trace.meta.get("traceName") or ""), str(path)):
-        match = re.match(r"^(.+?)_\d+\.\d+\.pt\.trace\.json", Path(text).name)
+        match = _HANDLER_NAME.match(Path(text).name)
         # "worker3_step" and the like name a rank, not its host.
-        if match is not None and not re.match(r"(worker|rank)[_-]?\d+(_|$)", match.group(1)):
+        if match is not None and not _NAMES_A_RANK.match(match.group(1)):
             return match.group(1)[:200]
     return ""
 

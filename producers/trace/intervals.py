@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from eroica.producers.trace.columns import Floats
-from eroica.producers.trace.compiled import covered_compiled
+from eroica.producers.trace.compiled import common_compiled, covered_compiled, united_compiled
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,7 @@ class Intervals:
         """The part that lies in both sets."""
         if self.start.size == 0 or other.start.size == 0:
             return EMPTY
-        # Each interval of the one meets a run of the other's.
-        first = np.searchsorted(other.end, self.start, "right")
-        count = np.maximum(np.searchsorted(other.start, self.end, "left") - first, 0)
-        mine = np.repeat(np.arange(count.size), count)
-        theirs = np.arange(mine.size) + np.repeat(first - np.cumsum(count) + count, count)
-        return union(np.maximum(self.start[mine], other.start[theirs]), np.minimum(self.end[mine], other.end[theirs]))
+        return Intervals(*(common_compiled or common)(self.start, self.end, other.start, other.end))
 
     def contains(self, t: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether each *t* lies in the set."""
@@ -87,16 +82,31 @@ def covered(start: Floats, end: Floats, before: Floats, t: Floats) -> Floats:
 
 def union(start: Floats, end: Floats) -> Intervals:
     """The set that these intervals cover together; any order, empty ones allowed."""
+    return Intervals(*(united_compiled or united)(start, end))
+
+
+def united(start: Floats, end: Floats) -> tuple[Floats, Floats]:
+    """Starts and ends of :func:`union`. The compiled function gives the same."""
     start, end = _clean(start, end)
     if start.size == 0:
-        return EMPTY
+        return start, end
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
     end = np.maximum.accumulate(end)
     new = np.concatenate(([True], start[1:] > end[:-1]))
     last = np.concatenate((np.flatnonzero(new)[1:] - 1, [start.size - 1]))
-    return Intervals(start[new], end[last])
+    return start[new], end[last]
+
+
+def common(start: Floats, end: Floats, other_start: Floats, other_end: Floats) -> tuple[Floats, Floats]:
+    """Starts and ends of what lies in two sets, of at least one interval each. The compiled function gives the same."""
+    # Each interval of the one meets a run of the other's.
+    first = np.searchsorted(other_end, start, "right")
+    count = np.maximum(np.searchsorted(other_start, end, "left") - first, 0)
+    mine = np.repeat(np.arange(count.size), count)
+    theirs = np.arange(mine.size) + np.repeat(first - np.cumsum(count) + count, count)
+    return united(np.maximum(start[mine], other_start[theirs]), np.minimum(end[mine], other_end[theirs]))
 
 
 def quantile(ordered: Floats, share: float) -> float:

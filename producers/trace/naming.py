@@ -118,7 +118,7 @@ _MODULE_NUMBER = re.compile(r"^(nn\.Module: .*?)_\d+$")
 
 def step_number(name: str) -> int:
     """N of ``ProfilerStep#N``, else -1."""
-    match = _STEP.match(name)
+    match = _STEP.match(name) if name.startswith("ProfilerStep") else None
     return int(match.group(1)) if match and len(match.group(1)) <= 15 else -1
 
 

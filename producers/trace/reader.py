@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from eroica.producers.trace.columns import ColumnBuilder, Trace
+from eroica.producers.trace.compiled import count_of
 from eroica.producers.trace.events import DOCUMENT, EVENTS, JSON_ERRORS, meta_of, not_a_trace
 from eroica.producers.trace.repair import EVENT_BOUNDARY, read_carefully, read_meta
 from eroica.schemas.errors import InvalidInput
@@ -255,7 +254,7 @@ def _blocks(path: Path, max_bytes: int, builder: ColumnBuilder) -> Iterator[byte
                 raise InvalidInput(
                     f"the trace is larger than {max_bytes} bytes", where=str(path), do="profile fewer steps or raise the limit"
                 )
-            objects += int(np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == ord("{")))
+            objects += count_of(block, ord("{"))
             if packed and total > max(_SURE_BYTES, MAX_RATIO * file.tell()):
                 raise not_a_trace(str(path), f"one compressed byte gives more than {MAX_RATIO} of JSON")
             if objects > MAX_OBJECTS:

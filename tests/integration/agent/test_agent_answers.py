@@ -28,6 +28,7 @@ from eroica.schemas.summaries import StackEvidence, Summary, SummaryError
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 NOW_US = 1_800_000_000_000_000
 PID = 4_000_001
+MONO_NS = 10**9
 LATER_US = NOW_US + 10**10
 
 
@@ -56,8 +57,8 @@ class Stage:
             "request": "req", "job": "j", "run_id": "r", "reason": "manual", "steps": 2, "world_size": 2,
             "classes": {"all": "0-1"}, "issued_at_us": NOW_US, "deadline_ms": 60_000, **fields,
         }  # fmt: skip
-        self.answers.request(ProfileRequest(**values), NOW_US, 10**9)
-        self.answers.tick(NOW_US)
+        self.answers.request(ProfileRequest(**values), NOW_US, MONO_NS)
+        self.answers.tick(NOW_US, MONO_NS)
 
     def command(self) -> dict[str, Any]:
         found = self.peer.receive()
@@ -103,7 +104,7 @@ def test_a_trace_that_is_none_is_an_error_of_its_rank_and_is_deleted(stage: Stag
     assert not stage.answers.summarising
     assert list(trace.parent.iterdir()) == []
     stage.answers.profiled(answer, NOW_US)
-    stage.answers.tick(LATER_US)
+    stage.answers.tick(LATER_US, MONO_NS)
     assert len(stage.sent) == 1, "once"
 
 
@@ -130,7 +131,7 @@ def test_a_large_trace_that_gives_no_summary_is_taken_again_without_stacks(stage
     stage.inbox.get(timeout=120)()
     assert stage.sent == []
     assert not trace.exists()
-    stage.answers.tick(NOW_US + 1)
+    stage.answers.tick(NOW_US + 1, MONO_NS)
     command = stage.command()
     assert (command["with_stack"], command["attempt"], command["request"]) == (False, 2, "req")
     events = [
@@ -165,9 +166,9 @@ def test_a_path_outside_of_the_folder_is_not_read(stage: Stage, tmp_path: Path) 
 
 def test_a_rank_that_never_answers_is_given_up_and_its_late_trace_is_deleted(stage: Stage) -> None:
     stage.ask()
-    stage.answers.tick(NOW_US + 5_000_000)
+    stage.answers.tick(NOW_US + 5_000_000, MONO_NS)
     assert stage.sent == []
-    stage.answers.tick(LATER_US)
+    stage.answers.tick(LATER_US, MONO_NS)
     assert "did not profile in time" in stage.only_error()
     assert stage.counters["profiles_unanswered"] == 1
     trace = Path(stage.command()["directory"]) / "rank1.json"
@@ -184,7 +185,7 @@ def test_a_command_waits_for_a_socket_that_is_full(stage: Stage) -> None:
     stage.ask()
     assert stage.answers._profiles.unsent()
     while stage.command() == {"filler": 1} and stage.answers._profiles.unsent():
-        stage.answers.tick(NOW_US + 1)
+        stage.answers.tick(NOW_US + 1, MONO_NS)
     assert not stage.answers._profiles.unsent()
 
 
@@ -197,8 +198,8 @@ def test_a_process_that_ended_is_heard_at_once(stage: Stage) -> None:
 def test_a_process_that_dies_under_way_is_heard_soon(stage: Stage) -> None:
     stage.ask()
     stage.state.gone(PID)
-    stage.answers.tick(NOW_US + 1)
-    stage.answers.tick(NOW_US + 6_000_000)
+    stage.answers.tick(NOW_US + 1, MONO_NS)
+    stage.answers.tick(NOW_US + 6_000_000, MONO_NS)
     assert "went away" in stage.only_error()
 
 
@@ -212,7 +213,7 @@ def test_an_agent_that_stops_says_so_for_every_rank(stage: Stage) -> None:
 def test_a_request_of_others_is_none_of_ours(stage: Stage, fields: dict[str, Any]) -> None:
     stage.ask(**fields)
     assert stage.peer.receive() is None
-    stage.answers.tick(LATER_US)
+    stage.answers.tick(LATER_US, MONO_NS)
     assert stage.sent == []
 
 

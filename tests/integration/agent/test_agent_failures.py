@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_kit import JobServer, RunningAgent, RunningJob, Topics, until
+from agent_kit import JobServer, RunningAgent, RunningJob, Topics, ask, until
 
 from eroica.bus import ensure_topics
 from eroica.bus.local import EmbeddedBroker
 from eroica.schemas.iterations import IterationBatch
 from eroica.schemas.settings import KafkaSettings
+from eroica.schemas.summaries import Summary, SummaryError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 Running = list[RunningAgent | RunningJob | Topics]
@@ -140,3 +141,52 @@ def test_the_later_of_two_jobs_with_one_name_is_refused_in_one_sentence(
     first.finish()
     second.finish()
     assert [one.stop(), two.stop()] == [0, 0]
+
+
+def test_the_successor_of_a_killed_agent_goes_on_with_the_profiles_under_way(
+    settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running
+) -> None:
+    agent = RunningAgent(tmp_path / "run", settings)
+    running.append(agent)
+    agent.wait_listening()
+    job = RunningJob(jobs, tmp_path / "run", "job-m", steps=100_000, step_s=0.02)
+    running.append(job)
+    announced = topics.whole("job-m", agent)
+
+    def traces() -> list[Path]:
+        return sorted(tmp_path.glob("eroica-traces-*/*/rank?.json"))
+
+    for nth, moment in enumerate(("profiling", "written"), start=1):
+        until(lambda: topics.last_step("job-m") > 60 * nth, 60, "the job runs", agent)  # noqa: B023 - called at once
+        request = ask(settings, announced, steps=60, start_step=topics.last_step("job-m") + 60)
+        until(lambda: f"{request.request} (manual" in agent.text(), 60, "the ranks are asked", agent)  # noqa: B023
+        if moment == "written":
+            # It cannot hear what the hooks say, and takes it to the grave.
+            agent.signal(signal.SIGSTOP)
+            until(lambda: len(traces()) == 2, 60, "the traces are written")
+        agent.kill()
+        agent = RunningAgent(tmp_path / "run", settings)
+        running.append(agent)
+        until(lambda: len(answers(topics, request.request)) >= 2, 100, "both ranks are heard", agent)  # noqa: B023
+        until(lambda: not traces(), 20, "the traces are deleted", agent)
+
+    # One more, undisturbed: by then nothing of the others comes any more.
+    last = ask(settings, announced, steps=2)
+    until(lambda: len(answers(topics, last.request)) == 2, 60, "an undisturbed profile", agent)
+    found = [m for m in topics.messages("summaries") if isinstance(m, Summary | SummaryError)]
+    assert [m for m in found if isinstance(m, SummaryError)] == []
+    assert sorted(m.who.rank for m in found) == [0, 0, 0, 1, 1, 1], "each rank once a request"
+    assert [m.late_by_steps for m in found if isinstance(m, Summary) and m.who.request != last.request] == [0] * 4
+    assert agent.stop() == 0
+    assert list(tmp_path.glob("eroica-traces-*")) == []
+
+    # The next one reads the requests again; nobody is asked once more.
+    agent = RunningAgent(tmp_path / "run", settings)
+    running.append(agent)
+    more = ask(settings, announced, steps=2)
+    until(lambda: len(answers(topics, more.request)) == 2, 60, "another profile", agent)
+    assert len([m for m in topics.messages("summaries") if isinstance(m, Summary | SummaryError)]) == 8
+
+
+def answers(topics: Topics, request: str) -> list[Summary | SummaryError]:
+    return [m for m in topics.messages("summaries") if isinstance(m, Summary | SummaryError) and m.who.request == request]

@@ -217,7 +217,7 @@ def broken(part: str) -> Callable[[], Result]:
             "identity": (identity, "place"),
             "start": (session.Session, "annotate"),
             "stop": (session.Session, "close_annotation"),
-            "write": (profiling, "_check_complete"),
+            "write": (profiling, "check_complete"),
             "exit": (recorder.Recorder, "goodbye"),
         }
         owner, name = places[part]

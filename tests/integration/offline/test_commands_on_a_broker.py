@@ -82,6 +82,10 @@ def test_verdicts_for_programs_and_people(broker: Any, prefix: str, capsys: pyte
     assert main(["verdicts", "--json", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sorted(lines) == sorted([verdict(1).decode(), verdict(2, "no_fault_found", "k").decode()])
+    assert main(["verdicts", "--short", "--last", "1", *words]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert main(["verdicts", "--short", "--json", *words]) == 2
+    assert "give one of --json and --short" in capsys.readouterr().err
     assert main(["verdicts", "--job", "k", "--fail-on-finding", *words]) == 0
     page = capsys.readouterr().out
     assert "verdict number 2" in page

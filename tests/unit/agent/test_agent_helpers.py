@@ -34,6 +34,42 @@ def test_traces_of_a_killed_agent_are_removed_and_those_of_a_living_one_are_not(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_successor_goes_on_with_the_folder_of_a_killed_agent(tmp_path: Path) -> None:
+    base, memo = tmp_path / "base", tmp_path / "traces"
+    base.mkdir()
+    code = (
+        "import os, sys; from pathlib import Path; from eroica.producers.agent.traces import TraceStore\n"
+        "s = TraceStore(sys.argv[1], Path(sys.argv[2])); (s.for_request('r') / 'rank0.json').write_text('x'); os._exit(9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(base), str(memo)], check=False)
+    store = TraceStore(str(base), memo)
+    assert store.adopted and store.removed == 0
+    trace = store.for_request("r") / "rank0.json"
+    store.tidy(set())
+    assert store.is_ours(str(trace), "r"), "the request may not have been read again yet"
+    other = TraceStore(str(base), memo)
+    assert not other.adopted and other.directory != store.directory, "a living agent keeps its folder"
+    other.close()
+    store.remove(trace)
+    assert store.was_ours(str(trace), "r") and not store.is_ours(str(trace), "r")
+    store.close()
+    assert list(base.iterdir()) == [] and not memo.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "/", "/nowhere", "{base}/eroica-traces-x", "{base}/other", "{base}/eroica-traces-link", "\0"]
+)
+def test_a_folder_that_is_no_agents_is_not_taken_over(tmp_path: Path, text: str) -> None:
+    base, memo = tmp_path / "base", tmp_path / "traces"
+    (base / "other").mkdir(parents=True)
+    (base / f"{PREFIX}x").mkdir()
+    (base / f"{PREFIX}link").symlink_to(base / "other")
+    memo.write_text(text.format(base=base))
+    store = TraceStore(str(base), memo)
+    assert not store.adopted
+    store.close()
+
+
 def test_only_a_plain_file_in_the_requests_own_folder_is_read(tmp_path: Path) -> None:
     store = TraceStore(str(tmp_path))
     folder = store.for_request("../../etc")

@@ -24,7 +24,7 @@ SURFACE: dict[str, list[str]] = {
     "topics list": ["--json"],
     "topics delete": ["--yes", "--json"],
     "profile": ["JOB", "--steps", "--seconds", "--wait", "--timeout", "--json"],
-    "verdicts": ["--follow", "--json", "--job", "--fail-on-finding"],
+    "verdicts": ["--follow", "--json", "--short", "--last", "--job", "--fail-on-finding"],
     "verdicts feedback": ["VERDICT_ID", "--helped", "--remedy", "--note", "--author", "--json"],
     "record": ["--job", "--out", "--until-verdict", "--follow", "--json"],
     "replay": ["DIRECTORY", "--json", "--verify", "--interleave", "--explain", "--to-kafka", "--speed"],

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from eroica.bus import Incoming
-from eroica.consumers.render import is_routine, render_verdict
-from eroica.consumers.verdicts import VerdictFilter, is_finding
+from eroica.consumers.render import is_routine, render_verdict, short_line
+from eroica.consumers.verdicts import ReadVerdict, VerdictFilter, is_finding, latest
 from eroica.schemas.codec import encode
 from eroica.schemas.verdicts import (
     Action,
@@ -200,3 +200,32 @@ def test_nobody_at_fault_is_only_green_without_a_suspicion(notes: list[str], mar
     page = shown(verdict(status="no_fault_found", causes=[], coverage=coverage))
     assert page.startswith(f"{mark} ")
     assert "4 of 4 ranks, all compared alike, since nothing tells their roles" in page
+
+
+def read(number: int, when: str) -> ReadVerdict:
+    return ReadVerdict(verdict(verdict_id=f"v-{number}", event_time=when), b"", "")
+
+
+@pytest.mark.parametrize(
+    ("days", "count", "ids"),
+    [
+        ([3, 1, 2], 2, [2, 0]),  # partitions are read one after the other: the order is that of the events
+        ([1, 1, 1], 2, [1, 2]),
+        ([5], 3, [0]),
+        ([], 3, []),
+    ],
+)
+def test_the_latest_are_those_of_the_latest_events_and_what_comes_later_follows(
+    days: list[int], count: int, ids: list[int]
+) -> None:
+    there = [read(n, f"2026-01-0{day}T00:00:00Z") for n, day in enumerate(days)]
+    later = read(99, "2020-01-01T00:00:00Z")
+    shown = [item.verdict.verdict_id for item in latest([*there, None, later, None], count) if item is not None]
+    assert shown == [*(f"v-{n}" for n in ids), "v-99"]
+    assert [i.verdict.verdict_id for i in latest(there, count) if i is not None] == [f"v-{n}" for n in ids]
+
+
+def test_a_short_line_is_one_line_whatever_stands_in_it() -> None:
+    line = short_line(verdict(job="a\nb\x1b[31m", headline="one\ntwo")).plain
+    assert "\n" not in line and "\x1b" not in line
+    assert line.startswith("20") and "v-1" in line and "✖ one two" in line

@@ -36,6 +36,10 @@ class Scene:
     own: Own
     communicators: Sequence[Sequence[int]] = ()
     """Members of each collective of a step; default: one over all ranks."""
+    kinds: Sequence[str] = ()
+    """What kind of group each of them is; those of one kind are compared. By default each is of its own."""
+    transfers: dict[int, float] = field(default_factory=dict)
+    """Collective → how many times as long as ``TRANSFER_US`` its transfer takes."""
     classes: dict[str, Sequence[int]] = field(default_factory=dict)
     absent: Sequence[int] = ()
     hosts: Callable[[int], str] = lambda rank: f"host-{rank // 8}"
@@ -63,7 +67,7 @@ class Scene:
             for at, members in enumerate(order):
                 mine = list(members)
                 arrive = np.array([now[r] + self.own(r, step, at) for r in mine])
-                end = arrive.max() + TRANSFER_US
+                end = arrive.max() + TRANSFER_US * self.transfers.get(at, 1.0)
                 for r, a in zip(mine, arrive.tolist(), strict=True):
                     worked[r, at] += self.own(r, step, at)
                     seen[r].append((step, at, a - starts[r, step], end - a))
@@ -133,7 +137,10 @@ class Scene:
             ],
             patterns=patterns, steps=steps,
             communicators=[
-                CommunicatorName(name=f"c{at}", kind=f"kind{at}", backend="gloo", ranks=format_ranks(m), size=len(list(m)))
+                CommunicatorName(
+                    name=f"c{at}", kind=self.kinds[at] if self.kinds else f"kind{at}", backend="gloo", ranks=format_ranks(m),
+                    size=len(list(m)),
+                )
                 for at, m in enumerate(order)
             ],
             slots=[SlotName(communicator=at, op="all_reduce", index=0, bytes=8) for at in range(len(order))],

@@ -118,6 +118,32 @@ def test_a_healthy_noisy_job_without_collectives_accuses_nobody() -> None:
     assert wrong == []
 
 
+PAIRS = [(r, r + 1) for r in range(0, 16, 2)]
+QUADS = [range(r, r + 4) for r in range(0, 16, 4)]
+
+
+@pytest.mark.parametrize(
+    ("slow", "causes"),
+    [
+        ([], []),
+        ([3], []),  # one pair is not the fabric, and what else goes through its ranks is as fast as anybody's
+        ([1, 3, 5], [("fabric", "")]),
+        ([3, 9], [("link", "6-7")]),  # all that goes through both
+    ],
+)
+def test_slow_transfers_with_no_place_in_common_are_the_fabric_only_if_they_are_several(
+    slow: list[int], causes: list[tuple[str, str]]
+) -> None:
+    scene = Scene(
+        16,
+        steady(BASE_US, {}),
+        communicators=[*PAIRS, *QUADS],
+        kinds=["tp"] * 8 + ["cp"] * 4,
+        transfers=dict.fromkeys(slow, 40.0),
+    )
+    assert accused(judge(scene)) == causes
+
+
 def test_a_heavy_stage_is_no_workers_fault() -> None:
     # Ranks 4-7 are a stage that takes twice as long: compared within their role, none of them is the odd one.
     verdict = judge(Scene(8, steady(BASE_US, dict.fromkeys(range(4, 8), 2.0)), classes={"pp0": range(4), "pp1": range(4, 8)}))

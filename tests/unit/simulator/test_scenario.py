@@ -7,9 +7,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 
 import eroica.simulator
 from eroica.schemas.errors import EroicaError, InvalidInput, UsageError
+from eroica.schemas.jsonschema import file_schema
 from eroica.schemas.ranks import format_ranks
 from eroica.simulator.scenario import Noise, Scenario, load_scenario, parse_scenario
 from eroica.simulator.simulation import Simulation
@@ -181,3 +184,12 @@ def test_every_number_is_finite(field: str) -> None:
 def test_whole_numbers_have_bounds_too(assignment: str) -> None:
     with pytest.raises(InvalidInput):
         parse_scenario("", [assignment])
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_the_gallery_keeps_to_the_published_schema(path: Path) -> None:
+    validator = Draft202012Validator(file_schema("scenario", Scenario))
+    validator.check_schema(validator.schema)
+    given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    validator.validate(given)
+    assert not validator.is_valid(given | {"seed": "one"})

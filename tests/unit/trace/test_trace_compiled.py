@@ -16,9 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.producers.trace import SummarySettings, identity_from_trace, intervals, nesting, reader, summarise_trace
+from eroica.producers.trace import compiled as compiled_parts
 from eroica.producers.trace.columns import ColumnBuilder, Trace
-from eroica.producers.trace.compiled import COMPILED, _scan, covered_compiled, nest_compiled
-from eroica.producers.trace.intervals import covered, union
+from eroica.producers.trace.compiled import (
+    COMPILED,
+    _columns,
+    common_compiled,
+    count_of,
+    covered_compiled,
+    nest_compiled,
+    united_compiled,
+)
+from eroica.producers.trace.intervals import common, covered, union, united
 from eroica.producers.trace.nesting import nest
 from eroica.producers.trace.reader import read_trace
 from eroica.schemas.errors import EroicaError
@@ -232,7 +241,8 @@ def test_summaries_are_alike_without_the_compiled_nesting(place: str, monkeypatc
     who = identity_from_trace(trace, path, job="j", rank=0)
     compiled = summarise_trace(trace, who, SummarySettings())
     monkeypatch.setattr(nesting, "nest_compiled", None)
-    monkeypatch.setattr(intervals, "covered_compiled", None)
+    for part in ("covered_compiled", "united_compiled", "common_compiled"):
+        monkeypatch.setattr(intervals, part, None)
     assert summarise_trace(trace, who, SummarySettings()) == compiled
 
 
@@ -240,7 +250,7 @@ def test_summaries_are_alike_without_the_compiled_nesting(place: str, monkeypatc
 @pytest.mark.parametrize("arguments", [(b"1", b"1", 1), (b"12345678", b"", 1), (b"", b"", -1), (b"", b"", 2**40)])
 def test_nesting_refuses_what_it_cannot_hold(arguments: tuple[bytes, bytes, int]) -> None:
     with pytest.raises(ValueError, match="as many"):
-        _scan.nest(*arguments)
+        _columns.nest(*arguments)
 
 
 TIMES = st.one_of(st.integers(-5, 60).map(float), st.floats(-10, 100))
@@ -263,4 +273,51 @@ def test_intervals_are_measured_alike(spans: list[tuple[float, float]], times: l
 @pytest.mark.parametrize("arguments", [(b"1" * 8, b"", b"1" * 8, b""), (b"1" * 8, b"1" * 8, b"", b""), (b"1",) * 4])
 def test_measuring_refuses_what_does_not_fit(arguments: tuple[bytes, bytes, bytes, bytes]) -> None:
     with pytest.raises(ValueError, match="as many"):
-        _scan.covered(*arguments)
+        _columns.covered(*arguments)
+
+
+SPANS = st.lists(st.tuples(TIMES, TIMES), max_size=60)
+
+
+@BUILT
+@given(SPANS, st.sampled_from(["as they come", "ascending", "two runs"]))
+def test_intervals_are_united_alike(spans: list[tuple[float, float]], order: str) -> None:
+    if order == "ascending":
+        spans = sorted(spans)
+    elif order == "two runs":
+        spans = sorted(spans[::2]) + sorted(spans[1::2])
+    start, end = np.array([a for a, _ in spans], float), np.array([b for _, b in spans], float)
+    assert united_compiled is not None
+    for ours, theirs in zip(united_compiled(start, end), united(start, end), strict=True):
+        assert ours.tolist() == theirs.tolist()
+
+
+@BUILT
+@given(SPANS, SPANS)
+def test_what_lies_in_both_is_found_alike(mine: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> None:
+    sets = [united(np.array([a for a, _ in s], float), np.array([b for _, b in s], float)) for s in (mine, theirs)]
+    if not all(start.size for start, _ in sets):
+        return
+    assert common_compiled is not None
+    for ours, reference in zip(common_compiled(*sets[0], *sets[1]), common(*sets[0], *sets[1]), strict=True):
+        assert ours.tolist() == reference.tolist()
+
+
+@BUILT
+@pytest.mark.parametrize("arguments", [(b"1" * 8, b""), (b"1", b"1"), (b"1" * 16, b"1" * 8)])
+def test_uniting_refuses_what_does_not_fit(arguments: tuple[bytes, bytes]) -> None:
+    with pytest.raises(ValueError, match="as many"):
+        _columns.united(*arguments)
+    with pytest.raises(ValueError, match="as many"):
+        _columns.common(*arguments, b"1" * 8, b"1" * 8)
+
+
+@BUILT
+@given(st.binary(max_size=1_000), st.integers(0, 255))
+def test_bytes_are_counted_alike(block: bytes, byte: int) -> None:
+    assert count_of(block, byte) == block.count(bytes([byte]))
+
+
+def test_bytes_are_counted_without_the_compiled_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_parts, "_columns", None)
+    assert count_of(b"{a{" * 300, ord("{")) == 600

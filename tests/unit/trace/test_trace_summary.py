@@ -116,7 +116,7 @@ def test_garbage_collections_come_from_the_side_file(make_trace: MakeTrace, name
         (
             [event("kernel", f"nccl{n}Kernel_AllReduce_x", 10 * i, 5) for i, n in enumerate(["", "Dev"] * 4)],
             "collectives",
-            [0, 1, 2],
+            [1, 2, 3],
         ),
         ([event("cpu_op", "aten::mm", 0, 5)], "none", [0]),
     ],
