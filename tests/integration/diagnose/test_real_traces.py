@@ -55,6 +55,13 @@ def test_a_late_launch_is_named_though_the_device_works_meanwhile() -> None:
     assert functions[:2] == ["_AlltoAllSingleBackward", "# running sparse arch"]
 
 
+def test_what_the_allocator_takes_beside_is_no_more_than_the_files_hold() -> None:
+    said = [n for n in verdict_of("torchrec_sleep_20ms").coverage.notes if n.endswith("in alloc")]
+    # In the steps after the first each rank allocates for 5.8 to 10 ms while no collective runs, and the first is a warm-up.
+    [told] = [float(note.split()[5]) for note in said]
+    assert 5.8 <= told <= 10
+
+
 def test_one_step_that_points_everywhere_accuses_nobody_and_says_what_was_seen() -> None:
     verdict = verdict_of("dlrm_8rank")
     assert not [c for c in verdict.causes if c.suspects.ranks]
