@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from eroica.bus import client_config, cloudevent_headers, dead_letter_topic, full_name, mask_secrets, read_cloudevent
 from eroica.bus.config import MESSAGE_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, message_limit_bytes
 from eroica.bus.errors import is_passing, translate
-from eroica.schemas.errors import BrokerAway, BrokerError, EroicaError, MessageTooLarge
+from eroica.schemas.errors import BrokerAway, BrokerError, EroicaError, MessageTooLarge, TopicMissing
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.topics import TOPICS
 
@@ -86,7 +86,7 @@ def test_cloudevent_attributes_travel_as_headers() -> None:
     ("code", "kind", "text"),
     [
         (KafkaError._ALL_BROKERS_DOWN, BrokerAway, "cannot be reached"),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, BrokerError, "eroica topics ensure"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing, "eroica topics ensure"),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerError, "not allowed"),
         (KafkaError.MSG_SIZE_TOO_LARGE, MessageTooLarge, "larger than the topic allows"),
         (KafkaError.NOT_CONTROLLER, BrokerError, "answered with an error"),
