@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from eroica.bus.config import client_config, full_name
 from eroica.bus.errors import is_passing, translate
 from eroica.bus.message import Incoming, incoming
-from eroica.schemas.errors import BrokerError
+from eroica.schemas.errors import TopicMissing
 from eroica.schemas.settings import KafkaSettings
 
 _log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def partition_ids(client: Any, settings: KafkaSettings, topic: str) -> list[int]
     except KafkaException as error:
         raise translate(error, settings.bootstrap) from error
     if listed is None or listed.error is not None or not listed.partitions:
-        raise BrokerError("the topic does not exist", where=name, do="create the topics with: eroica topics ensure")
+        raise TopicMissing("the topic does not exist", where=name, do="create the topics with: eroica topics ensure")
     return sorted(listed.partitions)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from eroica.schemas.errors import BrokerAway, BrokerError, EroicaError, MessageTooLarge
+from eroica.schemas.errors import BrokerAway, BrokerError, EroicaError, MessageTooLarge, TopicMissing
 
 _UNREACHABLE = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 
@@ -24,6 +24,8 @@ _AWAY = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 )
+
+_NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 _ADVICE: Final[dict[int, tuple[str, str]]] = {
     **dict.fromkeys(_UNREACHABLE, ("the Kafka broker cannot be reached", "check the bootstrap address and that the broker runs")),
@@ -54,7 +56,8 @@ def translate(error: KafkaError | KafkaException, where: str) -> EroicaError:
     """The project's error for *error*.
 
     :param where: topic, partition, group or address concerned.
-    :returns: :class:`MessageTooLarge` for a size limit, :class:`BrokerAway` for what time may cure, :class:`BrokerError` for
+    :returns: :class:`MessageTooLarge` for a size limit, :class:`BrokerAway` for what time may cure (a topic that somebody creates
+        again, too), :class:`BrokerError` for
         everything else; raising is the caller's part.
     """
     cause: KafkaError | None = None
@@ -71,6 +74,7 @@ def translate(error: KafkaError | KafkaException, where: str) -> EroicaError:
         )
     what, do = _ADVICE.get(cause.code(), ("the Kafka broker answered with an error", ""))
     kind = BrokerAway if not cause.fatal() and (cause.code() in _AWAY or cause.retriable()) else BrokerError
+    kind = TopicMissing if cause.code() in _NO_TOPIC else kind
     return kind(f"{what} ({cause.name()}: {cause.str()})", where=where, do=do)
 
 

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from eroica.bus.config import BATCH_OVERHEAD_BYTES, client_config, full_name, message_limit_bytes
 from eroica.bus.errors import translate
 from eroica.bus.message import Headers
-from eroica.schemas.errors import BrokerError, MessageTooLarge
+from eroica.schemas.errors import BrokerError, EroicaError, MessageTooLarge
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.wording import say_count
 
@@ -28,8 +28,9 @@ POLL_S = 0.1
 FINAL_FLUSH_S = 1.0
 """Longest wait for the reports of a client that was purged: they are local, so this is never reached in practice."""
 
-OnDelivery = Callable[[str | None], None]
-"""Called from the background thread with ``None`` for a delivered message, else with the reason of its loss."""
+OnDelivery = Callable[[EroicaError | None], None]
+"""Called from the background thread with ``None`` for a delivered message, else with the reason of its loss: a
+:class:`BrokerAway` where another try may succeed."""
 
 _alive: weakref.WeakSet[BusProducer] = weakref.WeakSet()
 _abandoned: list[Any] = []
@@ -62,9 +63,15 @@ class BusProducer:
     instance that came over a fork forgets its parent's client and makes its own. Safe to call from several threads.
     """
 
-    def __init__(self, settings: KafkaSettings, client_id: str = "eroica") -> None:
+    def __init__(self, settings: KafkaSettings, client_id: str = "eroica", *, renew_on_other_cluster: bool = True) -> None:
+        """Nothing connects before the first send.
+
+        :param renew_on_other_cluster: where another cluster answers at the old address, give up the client with what
+            it holds, counted as lost: the new brokers know others by its number, and drop what it sends as repetitions.
+        """
         self._settings = settings
         self._client_id = client_id
+        self._renew_on_other_cluster = renew_on_other_cluster
         self._lock = threading.RLock()
         self._client: Producer | None = None
         self._thread: threading.Thread | None = None
@@ -105,7 +112,7 @@ class BusProducer:
         def done(error: KafkaError | None, _message: object) -> None:
             self._decided(error)
             if on_delivery is not None:
-                on_delivery(None if error is None else error.str())
+                on_delivery(None if error is None else translate(error, full_name(self._settings, topic)))
 
         with self._lock:
             client = self._ready_client()
@@ -172,6 +179,8 @@ class BusProducer:
         self._stop = threading.Event()
         config = client_config(self._settings, "producer", client_id=self._client_id)
         config["error_cb"] = self._on_error
+        if self._renew_on_other_cluster:
+            config["logger"] = _ClientLog(config["logger"], self._on_other_cluster)
         try:
             self._client = Producer(config)
         except KafkaException as error:
@@ -197,11 +206,30 @@ class BusProducer:
             else:
                 self._counters = replace(count, lost=count.lost + 1, last_error=error.str())
 
+    def _on_other_cluster(self) -> None:
+        with self._lock:
+            self._fatal = True
+        _log.warning("producer %s: another cluster answers at %s; begins anew there", self._client_id, self._settings.bootstrap)
+
     def _on_error(self, error: KafkaError) -> None:
         with self._lock:
             self._counters = replace(self._counters, last_error=error.str())
             self._fatal = self._fatal or error.fatal()
         _log.debug("producer %s: %s", self._client_id, error)
+
+
+class _ClientLog:
+    """The client's logger, listened to: of another cluster it tells nobody else."""
+
+    def __init__(self, log: logging.Logger, on_other_cluster: Callable[[], None]) -> None:
+        self._log = log
+        self._on_other_cluster = on_other_cluster
+
+    def log(self, level: int, text: str, *arguments: object) -> None:
+        """As a logger's; *arguments* begin with librdkafka's name of what happened."""
+        if arguments and arguments[0] == "CLUSTERID":
+            self._on_other_cluster()
+        self._log.log(level, text, *arguments)
 
 
 def _poll(client: Producer, stop: threading.Event) -> None:

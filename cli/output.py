@@ -12,6 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from eroica.cli.repeats import FewRepeats
 from eroica.consumers.text import CONTROL, clean
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def set_up_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     plain = PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
     handler.setFormatter(plain if sys.stderr.isatty() else JsonLines())
+    handler.addFilter(FewRepeats())
     level = os.environ.get(LOG_LEVEL, "info").upper()
     logging.basicConfig(level=level if level in _LEVELS else "INFO", handlers=[handler], force=True)
     for noisy in ("faust", "aiokafka", "mode"):

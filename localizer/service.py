@@ -15,6 +15,7 @@ from pathlib import Path
 
 from confluent_kafka import TopicPartition
 
+from eroica.bus.again import Again
 from eroica.bus.cloudevents import cloudevent_headers
 from eroica.bus.config import full_name, message_limit_bytes
 from eroica.bus.consumer import GroupConsumer, never, next_offsets, read_partitions
@@ -22,6 +23,7 @@ from eroica.bus.dlq import DeadLetterLimit, RefusalLog, dead_letter
 from eroica.bus.folders import own_folder
 from eroica.bus.message import Incoming
 from eroica.bus.outage import Outage, patiently, wait_for_broker
+from eroica.bus.watch import BrokerWatch, need_topics
 from eroica.localizer.core import LocalizerCore
 from eroica.localizer.feedback import Listener
 from eroica.localizer.hearing import FeedbackReader, PastReader
@@ -65,16 +67,13 @@ def run_localizer(settings: EroicaSettings) -> int:
 
 
 def _run(settings: EroicaSettings, stop: Callable[[], bool]) -> None:
-    topics = wait_for_broker(settings.kafka, "localize", stop=stop).topics
-    missing = [t for t in TOPICS if full_name(settings.kafka, t) not in topics]
-    if missing:
-        raise BrokerError(
-            f"topics are missing: {', '.join(full_name(settings.kafka, t) for t in missing)}",
-            where=settings.kafka.bootstrap,
-            do="create the topics with: eroica topics ensure",
-        )
+    again = Again(GROUP)
+    need_topics(wait_for_broker(settings.kafka, "localize", stop=stop), settings.kafka, TOPICS)
+    again.forget(settings.kafka, stop)
     listen, past = FeedbackReader(settings.kafka), PastReader(settings.kafka)
-    with _instance(settings.kafka.prefix) as transactional_id, listen, past:
+    # The consumer says itself that the broker is away.
+    watch = BrokerWatch(settings.kafka, "localize", TOPICS, away=False, recreated=again.read_anew)
+    with _instance(settings.kafka.prefix) as transactional_id, listen, past, watch:
         Localizer(settings, transactional_id, listen, past, stop).run()
 
 
@@ -137,8 +136,8 @@ class Localizer:
 
     def _assigned(self, consumer: GroupConsumer) -> None:
         """New partitions may hold groups whose verdict their former owner published."""
-        patiently(self._know_published, "the reading of verdicts", stop=self._stop)
         if consumer.assigned:
+            patiently(self._know_published, "the reading of verdicts", stop=self._stop)
             self._outage.over()
         if not self._known and consumer.assigned:
             print(f"eroica localize ready (partitions groups: {len(consumer.assigned)})", file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from eroica.bus.consumer import never
 from eroica.bus.errors import translate
 from eroica.bus.message import Headers
 from eroica.bus.outage import Outage, patiently
+from eroica.schemas.errors import BrokerAway
 from eroica.schemas.settings import KafkaSettings
 
 _log = logging.getLogger(__name__)
@@ -125,7 +126,9 @@ class Transactor:
             except KafkaException as again:
                 cause = again.args[0]
         if not (cause.fatal() or cause.retriable() or cause.txn_requires_abort()):
-            raise translate(error, self._where) from error
+            failure = translate(error, self._where)
+            if not isinstance(failure, BrokerAway):
+                raise failure from error
         self._producer = self._new_producer()
 
     def _new_producer(self) -> Producer:

@@ -12,10 +12,13 @@ from rich.text import Text
 
 from eroica.consumers.text import one_line
 from eroica.producers.trace.frontend import Opened, open_workers
+from eroica.producers.trace.identity import identify
 from eroica.producers.trace.summarise import identity_from_trace, summarise
 from eroica.schemas.sketch import quantile
 from eroica.schemas.summaries import Communicator, Summary
 
+UNKNOWN = -1
+"""Rank of a trace that tells none. Alone it can be looked at all the same; to compare ranks theirs must be known."""
 MAX_ROWS = 12
 NAME_WIDTH = 70
 
@@ -23,8 +26,8 @@ NAME_WIDTH = 70
 def summarize_file(path: Path, rank: int | None = None) -> list[Summary]:
     """Summarise each worker of *path*, ascending by rank.
 
-    :param rank: the first worker's; the others follow.
-    :raises InvalidInput: it cannot be read as a trace, or does not tell its rank and none is given.
+    :param rank: the first worker's; the others follow. Without it a trace that does not tell its rank is that of an unknown one.
+    :raises InvalidInput: it cannot be read as a trace.
     """
     return [_summarize(opened, rank) for opened in open_workers(path)]
 
@@ -33,11 +36,17 @@ def _summarize(opened: Opened, rank: int | None) -> Summary:
     given = None if rank is None else rank + opened.place
     if given is None and opened.places > 1:
         given = opened.place  # the export tells GPUs, not ranks: they are numbered, and the summary says so
-    who = identity_from_trace(opened.trace, opened.path, job="offline", rank=given)
-    if opened.places > 1:
+    told = identify(opened.trace, opened.path)
+    unknown = given is None and told.rank < 0
+    who = identity_from_trace(opened.trace, opened.path, job="offline", rank=0 if unknown else given)
+    if unknown:
+        who = msgspec.structs.replace(who, rank=UNKNOWN, world_size=told.world_size)
+    elif opened.places > 1:
         world = max(who.world_size, who.rank - opened.place + opened.places)
         who = msgspec.structs.replace(who, world_size=world)
     notes = (f"{opened.path.name} tells no ranks: rank {who.rank} is {opened.part}",) if opened.part else ()
+    if unknown:
+        notes = (*notes, f"neither the trace nor its name tells its rank, so it is {UNKNOWN} here: --rank N tells it")
     return summarise(opened.path, who, extras=replace(opened.extras, notes=(*notes, *opened.extras.notes)), trace=opened.trace)
 
 
@@ -45,7 +54,7 @@ def render_summary(summary: Summary) -> RenderableType:
     """Who and when, functions by time on the critical path, phases of a step, communicators, pauses, what is missing."""
     who = summary.who
     parts: list[RenderableType] = [
-        Text(f"rank {who.rank} of {who.world_size} on {one_line(who.host, 60) or 'an unnamed host'}", style="bold"),
+        Text(f"{_who(summary)} on {one_line(who.host, 60) or 'an unnamed host'}", style="bold"),
         Text(
             f"steps {summary.first_step}–{summary.last_step}, {summary.window_us / 1e3:.1f} ms"
             + (f", {one_line(who.device, 60)}" if who.device else "")
@@ -73,19 +82,29 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
+def _who(summary: Summary) -> str:
+    rank = "an unknown rank" if summary.who.rank == UNKNOWN else f"rank {summary.who.rank}"
+    return f"{rank} of {summary.who.world_size}" if summary.who.world_size else rank
+
+
 def _functions(summary: Summary) -> Table:
-    table = _table("functions on the critical path", "name", "kind", "share", "ms", "count", "p50 ms", "max ms")
+    columns = ("name", "kind", "share", "ms", "count", "p50", "p90", "p99", "max")
+    table = _table("functions on the critical path; p50 to max: ms of an execution", *columns)
     for f in summary.functions[:MAX_ROWS]:
         table.add_row(
             Text(one_line(f.name, NAME_WIDTH)),
             f.category,
             f"{f.beta:.1%}",
-            f"{f.exclusive_us / 1e3:.2f}",
+            _ms(f.exclusive_us),
             str(f.count),
-            f"{f.p50_us / 1e3:.3f}",
-            f"{f.max_us / 1e3:.3f}",
+            *(_ms(us) for us in (f.p50_us, f.p90_us, f.p99_us, f.max_us)),
         )
     return table
+
+
+def _ms(us: float) -> str:
+    """Milliseconds, short: three decimals below 10, then one, then none."""
+    return f"{us / 1e3:.{3 if us < 9_999.5 else 1 if us < 999_950 else 0}f}"
 
 
 def _phases(summary: Summary) -> Table:

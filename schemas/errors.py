@@ -12,6 +12,7 @@ __all__ = [
     "MessageTooLarge",
     "MissingDependency",
     "SchemaError",
+    "TopicMissing",
     "TopologyError",
     "UnknownMajorVersion",
     "UsageError",
@@ -102,3 +103,7 @@ class BrokerAway(BrokerError):
     def __init__(self, what: str, *, where: str = "", do: str = "", reached: bool = True) -> None:
         super().__init__(what, where=where, do=do)
         self.reached = reached
+
+
+class TopicMissing(BrokerAway):
+    """The broker lacks a topic for now: somebody has to create it (exit code 4)."""

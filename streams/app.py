@@ -26,6 +26,8 @@ MAX_FETCH_BYTES = 4 * 2**20
 """Per partition and fetch: several host batches at once, and above the largest message."""
 REQUEST_TIMEOUT_S = 90.0
 """Faust wants it at or above the session timeout."""
+METADATA_AGE_MS = 30_000
+"""Topics that were lost and created again are found within this; aiokafka's own limit is five minutes."""
 BUFFERED_MESSAGES = 4_096
 
 
@@ -47,6 +49,7 @@ def faust_app(settings: KafkaSettings, group: str, workdir: Path | None = None) 
         broker_request_timeout=max(REQUEST_TIMEOUT_S, session_s),
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=MAX_FETCH_BYTES,
+        consumer_metadata_max_age_ms=METADATA_AGE_MS,
         consumer_group_instance_id=settings.extra.get("group.instance.id"),
         producer_acks=-1,
         stream_wait_empty=False,

@@ -14,15 +14,16 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from eroica.bus.cloudevents import cloudevent_headers
 from eroica.bus.config import message_limit_bytes
 from eroica.bus.dlq import DeadLetterLimit, RefusalLog, dead_letter
 from eroica.bus.message import Headers, Incoming
-from eroica.bus.outage import Outage
+from eroica.bus.outage import RETRY_S, Outage
 from eroica.bus.producer import BusProducer
 from eroica.schemas.codec import encode
-from eroica.schemas.errors import BrokerError
+from eroica.schemas.errors import BrokerAway, BrokerError, EroicaError
 from eroica.schemas.outputs import Output
 from eroica.schemas.settings import KafkaSettings
 
@@ -83,9 +84,10 @@ class Outbox:
         self._settings = settings
         self._stage = stage
         patient = settings.model_copy(update={"extra": FOR_EVER | settings.extra})
-        self._producer = BusProducer(patient, f"eroica-{stage}")
+        self._producer = BusProducer(patient, f"eroica-{stage}", renew_on_other_cluster=False)  # the process begins anew
         self._limit = DeadLetterLimit()
         self._refusals = RefusalLog(_log)
+        self._refused = Outage(f"a message of {stage}")
         self._full = Outage(f"the queue of {stage} is full and")
         self.sent = 0
         self.dead_letters = 0
@@ -117,20 +119,35 @@ class Outbox:
     async def send(self, letters: Sequence[Letter], notify: Callable[[], None]) -> Delivery:
         """Queue *letters*; *notify* is called in the loop once all of them have arrived.
 
-        A delivery that fails for good ends the process.
+        What the broker does not take for now (its topic is missing) is sent again; a delivery that fails for good ends us.
         """
         loop = asyncio.get_running_loop()
         delivery = Delivery(len(letters), notify)
 
-        def on_delivery(error: str | None) -> None:
-            if error is not None:
+        def on_delivery(letter: Letter, error: EroicaError | None) -> None:
+            if error is not None and not isinstance(error, BrokerAway):
                 give_up(f"a message was not delivered: {error}")
             # After the loop's end the last deliveries have nobody to tell.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(delivery.arrived)
+                if error is None:
+                    loop.call_soon_threadsafe(arrived)
+                else:
+                    loop.call_soon_threadsafe(refused, letter, error)
+
+        def arrived() -> None:
+            self._refused.over()
+            delivery.arrived()
+
+        def refused(letter: Letter, error: object) -> None:
+            self._refused.failed(error)
+            loop.call_later(RETRY_S, again, letter)
+
+        def again(letter: Letter) -> None:
+            if not self._queue(letter, partial(on_delivery, letter)):
+                refused(letter, self._producer.counters.last_error)
 
         for letter in letters:
-            while not self._queue(letter, on_delivery):
+            while not self._queue(letter, partial(on_delivery, letter)):
                 self._full.failed(self._producer.counters.last_error)
                 await asyncio.sleep(QUEUE_POLL_S)
             self._full.over()
@@ -141,7 +158,7 @@ class Outbox:
         """Flush for a moment and stop; what was not delivered is not committed either."""
         self._producer.close()
 
-    def _queue(self, letter: Letter, on_delivery: Callable[[str | None], None]) -> bool:
+    def _queue(self, letter: Letter, on_delivery: Callable[[EroicaError | None], None]) -> bool:
         return self._producer.send(
             letter.topic,
             key=letter.key,

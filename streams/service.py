@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eroica.bus.config import full_name
+from eroica.bus.again import Again
 from eroica.bus.outage import RETRY_S, patiently, wait_for_broker
 from eroica.bus.probe import check_broker
+from eroica.bus.watch import BrokerWatch, need_topics
 from eroica.schemas.errors import BrokerAway, BrokerError, MissingDependency, extra_missing
 from eroica.schemas.settings import EroicaSettings
 
@@ -65,33 +66,36 @@ def _serve(
     make_shell: Callable[[EroicaSettings, Path | None], Shell],
     workdir: Path | None,
 ) -> int:
-    """Run until a signal. A worker that lost its broker cannot be mended: the process begins anew, and waits for it again."""
-    began_in = Path.cwd()
+    """Run until a signal. A worker that lost its broker cannot be mended: the process begins anew, and waits for it again.
+
+    So does one whose topics were created again, for Faust passes over messages up to the offset that it had reached.
+    """
+    again = Again(stage)
     try:
         with _stoppable() as stopped:
-            _check_topics(settings, stage, topics, stopped)
+            need_topics(wait_for_broker(settings.kafka, stage, stop=stopped), settings.kafka, topics)
+            again.forget(settings.kafka, stopped)
     except BrokerAway:
         if not stopped():
             raise
     if stopped():
         return 0
     shell = make_shell(settings, workdir)
-    code, reason = _run(shell, workdir)
+    with BrokerWatch(settings.kafka, stage, topics, recreated=again.read_anew) as watch:
+        code, reason = _run(shell, workdir)
     if reason is not None and lost_broker(reason):
         _log.warning("%s lost its broker and begins anew: %r", stage, reason)
-        return _begin_anew(settings, stage, began_in)
+        return _begin_anew(settings, stage, topics, again, watch)
     return code
 
 
-def _begin_anew(settings: EroicaSettings, stage: str, began_in: Path) -> int:
-    """Once the broker is there, this process runs its command again. Returns 0 where a signal comes before."""
+def _begin_anew(settings: EroicaSettings, stage: str, topics: tuple[str, ...], again: Again, watch: BrokerWatch) -> int:
+    """Once the broker is there with the topics, this process runs its command again. Returns 0 where a signal comes before."""
     time.sleep(RETRY_S)
     with _stoppable() as stopped, contextlib.suppress(BrokerAway):
-        patiently(lambda: check_broker(settings.kafka), stage, stop=stopped)
+        patiently(lambda: need_topics(check_broker(settings.kafka), settings.kafka, topics), stage, stop=stopped)
     if not stopped():
-        os.chdir(began_in)
-        logging.shutdown()
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        again.run(watch.created_again())
     return 0
 
 
@@ -115,17 +119,6 @@ def _stoppable() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def _check_topics(settings: EroicaSettings, stage: str, topics: tuple[str, ...], stop: Callable[[], bool]) -> None:
-    present = wait_for_broker(settings.kafka, stage, stop=stop).topics
-    missing = [name for topic in topics if (name := full_name(settings.kafka, topic)) not in present]
-    if missing:
-        raise BrokerError(
-            f"topics are missing: {', '.join(missing)}",
-            where=settings.kafka.bootstrap,
-            do="create them with: eroica topics ensure",
-        )
 
 
 def _need_faust() -> None:

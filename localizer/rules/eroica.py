@@ -89,7 +89,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     else:
         found = common or find_whole(measures) or find_unknown(measures) or find_history(measures)
     findings = _ranked(measures, found, slow)
-    notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a step in {f.functions[0]}" for f in aside]
+    notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a mean step in {f.functions[0]}" for f in aside]
     notes += [*stage_notes, *exchange_notes]
     if findings and _one_clockwork(measures) < 1:
         notes.append("the ranks' steps differ in length: they may not be of one run")

@@ -14,7 +14,7 @@ from eroica.bus import Headers
 from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.spool import Position, Spool
 from eroica.producers.agent.spoolrecord import Record
-from eroica.schemas.errors import BrokerError, MessageTooLarge
+from eroica.schemas.errors import BrokerError, EroicaError, MessageTooLarge
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Client(Protocol):
         key: bytes | str | None,
         value: bytes | None,
         headers: Headers = (),
-        on_delivery: Callable[[str | None], None] | None = None,
+        on_delivery: Callable[[EroicaError | None], None] | None = None,
     ) -> bool:
         """Queue a message; false when it cannot be taken now."""
 
@@ -66,7 +66,7 @@ class Outbox:
         self._client = client
         self._counters = counters
         self._flights: deque[_Flight] = deque()
-        self._reports: queue.SimpleQueue[tuple[_Flight, str | None]] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[tuple[_Flight, EroicaError | None]] = queue.SimpleQueue()
         self._in_flight_bytes = 0
         self._failed = False
         self._retry_at_ns = 0
@@ -98,7 +98,7 @@ class Outbox:
                 flight, error = self._reports.get_nowait()
             except queue.Empty:
                 break
-            flight.decided, flight.error = True, error or ""
+            flight.decided, flight.error = True, str(error) if error is not None else ""
         self._settle(now_ns)
         if not self._failed and now_ns >= self._retry_at_ns:
             self._send(now_ns)
@@ -167,7 +167,7 @@ class Outbox:
             self._flights.append(flight)
             self._in_flight_bytes += flight.size
 
-    def _report(self, flight: _Flight, error: str | None) -> None:
+    def _report(self, flight: _Flight, error: EroicaError | None) -> None:
         self._reports.put((flight, error))
 
     def _note_failure(self, error: str) -> None:

@@ -23,7 +23,7 @@ _MAX_KINDS = 32
 
 def find_pauses(trace: Trace, steps: Steps, path: CriticalPath, host: dict[str, Intervals]) -> list[Pause]:
     """Allocator calls, synchronising calls, compilation, checkpoints and loader waits on the training threads within the
-    window.
+    window. Allocator calls count without the time in which the device runs a collective, for which they wait.
 
     :param host: from :func:`~eroica.producers.trace.phases.host_phases`.
     """
@@ -43,7 +43,11 @@ def find_pauses(trace: Trace, steps: Steps, path: CriticalPath, host: dict[str, 
         inside = (start >= low) & (start < high) & (end > start)
         # A pause within a pause of its kind (a compile that compiles) is one pause.
         merged = union(start[inside], end[inside])
-        found.append(_pause(kind, merged.end - merged.start))
+        length = merged.end - merged.start
+        if kind == "alloc":
+            # The driver allocates when the device is done: while that runs a collective, the call waits for other ranks.
+            length = length - path.collective.overlap(merged.start, merged.end)
+        found.append(_pause(kind, length))
     loader = host["data"].clipped(low, high)
     found.append(_pause("loader", loader.end - loader.start))
     return [p for p in found if p.count]

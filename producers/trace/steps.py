@@ -19,11 +19,8 @@ from eroica.producers.trace.columns import (
     Ints,
     Trace,
 )
-from eroica.producers.trace.naming import host_collective, kernel_collective, step_number
-
-MIN_RHYTHM_REPEATS = 3
-"""A pattern of collectives that comes back fewer times is no rhythm."""
-_MAX_RHYTHM = 4_096
+from eroica.producers.trace.naming import step_number
+from eroica.producers.trace.rhythm import find_rhythm
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +57,8 @@ def find_steps(trace: Trace) -> Steps:
         times = _annotated(trace, prefix, bound)
         if times.size >= 2:
             return _with_window(trace, np.arange(times.size - 1), times[:-1], times[1:], source=source)
-    times = _rhythm(trace)
-    if times.size >= 2:
-        return _with_window(trace, np.arange(times.size - 1), times[:-1], times[1:], source="collectives")
+    if (rhythm := find_rhythm(trace)) is not None:
+        return _with_window(trace, *rhythm, source="collectives")
     rows = trace.rows(CPU_OP, ANNOTATION, PYTHON, RUNTIME, KERNEL, MEMCPY, MEMSET)
     low = float(trace.ts_us[rows].min()) if rows.size else 0.0
     high = float(trace.end_us[rows].max()) if rows.size else 0.0
@@ -94,22 +90,6 @@ def _annotated(trace: Trace, prefix: str, bound: str) -> Floats:
     rows = rows[trace.name[rows] == trace.name[rows[-1]]]
     times: Floats = trace.ts_us[rows] if bound == "start" else trace.end_us[rows]
     return times
-
-
-def _rhythm(trace: Trace) -> Floats:
-    """Starts of a repeating pattern of collectives, counted back from the end of the trace."""
-    rows = trace.rows(KERNEL)
-    rows = rows[trace.named(rows, kernel_collective)]
-    if rows.size == 0:
-        rows = trace.rows(ANNOTATION)
-        rows = rows[trace.named(rows, host_collective)]
-    tokens = trace.name[rows]
-    elements = np.array([trace.comm[r].in_elements if r in trace.comm else 0 for r in rows.tolist()], np.int64)
-    for period in range(1, min(tokens.size // MIN_RHYTHM_REPEATS, _MAX_RHYTHM) + 1):
-        if np.array_equal(tokens[period:], tokens[:-period]) and np.array_equal(elements[period:], elements[:-period]):
-            times: Floats = trace.ts_us[rows[::-1][period - 1 :: period][::-1]]
-            return times
-    return np.empty(0)
 
 
 def _with_window(trace: Trace, number: Ints, start: Floats, end: Floats, *, source: str) -> Steps:

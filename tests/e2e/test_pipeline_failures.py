@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 
 from eroica.bus import BusProducer, ensure_topics, read_partitions
 from eroica.bus.local import KafkaCluster
+from eroica.bus.local.children import free_port
 from eroica.bus.producer import wait_delivered
 from eroica.localizer.core import LocalizerCore
 from eroica.schemas.codec import decode_as, encode
@@ -82,7 +84,7 @@ class Services:
         log = self._folder / f"{what}-{len(self._running)}.log"
         command = [sys.executable, "-m", "eroica.cli.main", what, "--bootstrap", self._settings.bootstrap]
         command += ["--prefix", self._settings.prefix]
-        env = os.environ | {"TMPDIR": str(self._folder), "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "6000"}'}
+        env = os.environ | {"TMPDIR": str(self._folder), "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "3000"}'}
         with log.open("wb") as file:
             process = subprocess.Popen(command, env=env, stdout=file, stderr=file)
         self._running.append((process, log))
@@ -94,6 +96,10 @@ class Services:
 
     def logs(self) -> str:
         return "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for _, log in self._running)
+
+    def count(self, text: str) -> int:
+        """How often *text* stands in all logs."""
+        return sum(log.read_text().count(text) for _, log in self._running)
 
     def close(self) -> None:
         for process, _ in self._running:
@@ -181,3 +187,57 @@ def emitted_as(outputs: list[Output], request: str) -> list[Output]:
         parts = output.key.split("/")
         renamed.append(Output("/".join([parts[0], request, *parts[2:]]), message, output.event_time_us))
     return renamed
+
+
+def test_a_broker_that_crashes_and_one_that_comes_back_empty_are_waited_for(
+    prefix: str, tmp_path: Path, kafka3: KafkaCluster
+) -> None:
+    """kafka3 only says whether there is a Kafka at all."""
+    port, data = free_port(), tmp_path / "kafka"
+    running: Services | None = None
+    outputs = emitted(tmp_path)
+    expected = comparable(calm_verdict(outputs))
+    cluster = KafkaCluster(1, port=port, data=data).start()
+    settings = KafkaSettings(bootstrap=cluster.bootstrap, prefix=prefix)
+    try:
+        ensure_topics(settings)
+        running = Services(settings, tmp_path)
+        group, localizer = running.start("group"), running.start("localize")
+        running.wait_ready()
+        with BusProducer(settings, "test") as producer:
+
+            def send(part: list[Output]) -> None:
+                for output in part:
+                    while not producer.send(output.topic, key=output.key, value=encode(output.message)):
+                        time.sleep(0.05)
+                wait_delivered_again(producer)
+
+            half = len(outputs) // 2
+            send(outputs[:half])
+            cluster.kill_node(1)
+            cluster.restart_node(1)
+            send(outputs[half:])
+            until(lambda: len(verdicts_on(settings)) == 1, lambda: "no verdict after the crash\n" + running.logs())
+            assert [comparable(v) for v in verdicts_on(settings)] == [expected]
+
+            cluster.stop()
+            shutil.rmtree(data)
+            cluster = KafkaCluster(1, port=port, data=data).start()
+            until(lambda: running.count("topics are missing") >= 2, lambda: "silent\n" + running.logs())
+            assert running.count("Traceback") == 0
+            ensure_topics(settings)
+            until(lambda: running.count("begins anew: topics") == 2, lambda: "not noticed\n" + running.logs())
+            # The very same messages: at the offsets, and with the ids, that the old broker's had.
+            send(outputs)
+            until(lambda: len(verdicts_on(settings)) == 1, lambda: "no verdict from the empty broker\n" + running.logs())
+        assert [comparable(v) for v in verdicts_on(settings)] == [expected]
+        assert group.poll() is None and localizer.poll() is None, running.logs()
+    finally:
+        if running is not None:
+            running.close()
+        cluster.stop()
+
+
+def wait_delivered_again(producer: BusProducer) -> None:
+    """Until everything is delivered or given up (what an old client held when another broker answered)."""
+    until(lambda: producer.flush(0.5) == 0, lambda: f"undelivered: {producer.counters}")

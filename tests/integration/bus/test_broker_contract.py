@@ -24,10 +24,12 @@ from eroica.bus import (
 )
 from eroica.bus.local import EmbeddedBroker, KafkaCluster
 from eroica.bus.producer import wait_delivered
+from eroica.bus.recreated import created_again, forget_offsets, topic_ids
 from eroica.bus.table import wait_for
 from eroica.schemas.errors import BrokerError, InvalidInput, MessageTooLarge
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.topics import TOPICS
+from eroica.streams.rebuild import committed_offsets
 
 pytestmark = pytest.mark.integration
 
@@ -188,6 +190,26 @@ def test_a_group_goes_on_where_it_committed(settings: KafkaSettings) -> None:
     unfinished = take(5, commit=False)
     again = take(5, commit=True)
     assert unfinished[:5] == again[:5] == everything[len(first) : len(first) + 5]
+
+
+def test_a_group_reads_a_topic_that_was_created_again_from_its_beginning(settings: KafkaSettings) -> None:
+    before = topic_ids(settings, ["control", "jobs", "absent"])
+    assert set(before) == {"control", "jobs"}
+    with BusProducer(settings, "test") as producer:
+        producer.send("control", key="k", value=b"1")
+        wait_delivered(producer, 20)
+    with GroupConsumer(settings, "g", ["control"]) as consumer:
+        for batch in consumer.batches():
+            consumer.commit(batch)
+            if batch:
+                break
+    assert sum(committed_offsets(settings, f"{settings.prefix}g", "control", range(4)).values()) == 1
+    assert forget_offsets(settings, "g", ["control"])
+    assert sum(committed_offsets(settings, f"{settings.prefix}g", "control", range(4)).values()) == 0
+    delete_topics(settings)
+    assert until(lambda: list_topics(settings) == {})
+    ensure_topics(settings)
+    assert created_again(before, topic_ids(settings, ["control", "jobs"])) == ["control", "jobs"]
 
 
 def test_rewind_brings_back_what_was_not_committed(settings: KafkaSettings) -> None:

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from eroica.bus import client_config, cloudevent_headers, dead_letter_topic, full_name, mask_secrets, read_cloudevent
 from eroica.bus.config import MESSAGE_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, message_limit_bytes
 from eroica.bus.errors import is_passing, translate
-from eroica.schemas.errors import BrokerAway, BrokerError, EroicaError, MessageTooLarge
+from eroica.schemas.errors import BrokerAway, BrokerError, EroicaError, MessageTooLarge, TopicMissing
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.topics import TOPICS
 
@@ -31,6 +31,26 @@ def test_what_a_person_sets_wins_and_the_client_is_idempotent_by_default() -> No
     mine = SETTINGS.model_copy(update={"extra": {"linger.ms": "7", "security.protocol": "SASL_SSL"}})
     config = client_config(mine, "producer")
     assert (config["linger.ms"], config["security.protocol"]) == ("7", "SASL_SSL")
+
+
+@pytest.mark.parametrize(
+    ("extra", "session", "heartbeat"),
+    [
+        ({}, 10_000, 2_500),
+        ({"session.timeout.ms": "3000"}, "3000", 750),
+        ({"session.timeout.ms": "6000", "heartbeat.interval.ms": "100"}, "6000", "100"),
+    ],
+)
+def test_heartbeats_come_four_to_a_session(extra: dict[str, str], session: object, heartbeat: object) -> None:
+    config = client_config(SETTINGS.model_copy(update={"extra": extra}), "consumer", group="g")
+    assert (config["session.timeout.ms"], config["heartbeat.interval.ms"]) == (session, heartbeat)
+    Consumer(config).close()
+
+
+def test_a_session_that_is_no_number_is_told_by_the_client() -> None:
+    config = client_config(SETTINGS.model_copy(update={"extra": {"session.timeout.ms": "soon"}}), "consumer", group="g")
+    with pytest.raises(KafkaException, match=r"session\.timeout\.ms"):
+        Consumer(config)
 
 
 def test_a_transaction_cannot_outlive_its_messages() -> None:
@@ -86,7 +106,7 @@ def test_cloudevent_attributes_travel_as_headers() -> None:
     ("code", "kind", "text"),
     [
         (KafkaError._ALL_BROKERS_DOWN, BrokerAway, "cannot be reached"),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, BrokerError, "eroica topics ensure"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing, "eroica topics ensure"),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerError, "not allowed"),
         (KafkaError.MSG_SIZE_TOO_LARGE, MessageTooLarge, "larger than the topic allows"),
         (KafkaError.NOT_CONTROLLER, BrokerError, "answered with an error"),

@@ -96,7 +96,7 @@ def test_a_broker_that_was_met_is_waited_for_even_when_nothing_listens_any_more(
         (KafkaError.COORDINATOR_NOT_AVAILABLE, True),
         (KafkaError._AUTHENTICATION, False),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, False),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, False),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, True),
     ],
 )
 def test_only_an_outage_is_waited_for(code: int, away: bool) -> None:

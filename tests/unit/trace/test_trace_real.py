@@ -33,6 +33,7 @@ pytestmark = pytest.mark.unit
 FOLDER = Path(__file__).resolve().parents[3] / "../shared/data/traces"
 FILES = sorted(str(p.relative_to(FOLDER)) for p in FOLDER.glob("*/*.json*")) if FOLDER.exists() else ["single/simple_add.json.gz"]
 Find = Callable[[str], Path]
+TORCHREC = ("torchrec_sleep_1s", "torchrec_sleep_20ms")
 
 
 def raw_events(path: Path) -> list[dict[str, Any]]:
@@ -186,3 +187,27 @@ def test_mutated_traces_never_crash(real_trace: Find, tmp_path: Path, place: str
         assert len(encode(summary)) <= SummarySettings().max_bytes, number
         assert all(np.isfinite(f.beta) for f in summary.functions)
     assert refused < 60
+
+
+def own_allocation_us(events: list[dict[str, Any]]) -> int:
+    """Time of the driver's allocator in the steps while no collective runs: a count on a grid of microseconds."""
+    steps = [e for e in events if e["name"].startswith("ProfilerStep") and e["cat"] == "user_annotation"]
+    calls = [e for e in events if e["name"] in ("cudaMalloc", "cudaFree")]
+    calls = [e for e in calls if any(s["ts"] <= e["ts"] < s["ts"] + s["dur"] for s in steps)]
+    low = min(e["ts"] for e in events)
+    size = max(e["ts"] + e["dur"] for e in calls) - low
+    allocating, transferring = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+    for e in calls:
+        allocating[e["ts"] - low : e["ts"] - low + e["dur"]] = True
+    for e in events:
+        if e["cat"] == "kernel" and e["name"].startswith("nccl") and e["ts"] - low < size:
+            transferring[e["ts"] - low : e["ts"] - low + e["dur"]] = True
+    return int((allocating & ~transferring).sum())
+
+
+@pytest.mark.parametrize("place", [f"{folder}/host0_410{n}.pt.trace.json.gz" for folder in TORCHREC for n in range(4)])
+def test_the_allocator_s_time_is_its_own_and_not_that_of_a_collective(real_trace: Find, place: str) -> None:
+    events = raw_events(real_trace(place))
+    [pause] = [p for p in summary_of(real_trace(place)).pauses if p.what == "alloc"]
+    assert pause.total_us == pytest.approx(own_allocation_us(events), abs=1)
+    assert pause.total_us < 0.95 * sum(e["dur"] for e in events if e["name"] in ("cudaMalloc", "cudaFree"))

@@ -95,6 +95,13 @@ def test_figures_of_a_device_job(make_trace: MakeTrace) -> None:
     assert {p.what: (p.count, p.total_us) for p in summary.pauses} == {"alloc": (1, 6), "sync": (1, 20), "loader": (1, 20)}
 
 
+def test_an_allocator_that_waits_for_a_collective_does_not_allocate(make_trace: MakeTrace) -> None:
+    events = [*DEVICE_JOB, event("cuda_runtime", "cudaFree", 45, 12), event("cuda_runtime", "cudaMalloc", 32, 10)]
+    [alloc] = [p for p in summarise(make_trace(events), WHO).pauses if p.what == "alloc"]
+    # The collective runs from 30 to 50: of 12 µs remain 7, and of 10 none.
+    assert (alloc.count, alloc.total_us, alloc.max_us) == (3, 6 + 7, 7)
+
+
 @pytest.mark.parametrize("name", ["trace.side.json", "trace.json.side.json"])
 def test_garbage_collections_come_from_the_side_file(make_trace: MakeTrace, name: str) -> None:
     path = make_trace(HOST_JOB)
@@ -116,7 +123,7 @@ def test_garbage_collections_come_from_the_side_file(make_trace: MakeTrace, name
         (
             [event("kernel", f"nccl{n}Kernel_AllReduce_x", 10 * i, 5) for i, n in enumerate(["", "Dev"] * 4)],
             "collectives",
-            [0, 1, 2],
+            [1, 2, 3],
         ),
         ([event("cpu_op", "aten::mm", 0, 5)], "none", [0]),
     ],
