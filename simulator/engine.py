@@ -96,12 +96,15 @@ class Engine:
             for family in FAMILIES
         ]
 
-    def run(self, effects: Effects, noise: Noise, seed: int) -> Run:
-        """Run the profiled steps. Deterministic."""
+    def run(self, effects: Effects, noise: Noise, seed: int, machines: int | None = None) -> Run:
+        """Run the profiled steps. Deterministic.
+
+        :param machines: seed of what lasts, how each rank differs from its peers: one for all runs on the same machines.
+        """
         graph, work = self.work.step.graph, self.work
         steps, shape = effects.steps, self.rank_of_op.shape
         weights = self.family_weights(effects)
-        bias = 1.0 + noise.rank * np.random.default_rng([seed, 0]).standard_normal(work.world)
+        bias = 1.0 + noise.rank * np.random.default_rng([seed if machines is None else machines, 0]).standard_normal(work.world)
         start = np.empty((*shape, steps), dtype=np.float32)
         duration, own = np.empty_like(start), np.empty_like(start)
         begins, ends = np.empty((work.world, steps)), np.empty((work.world, steps))

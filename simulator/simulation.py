@@ -62,7 +62,7 @@ class Simulation:
 
     def run_healthy(self) -> Run:
         """The profiled steps without the faults."""
-        return self.engine.run(self.healthy, self.noise, self.seed * 2)
+        return self.engine.run(self.healthy, self.noise, self.seed * 2, machines=self.seed * 2 + 1)
 
     def run_broken(self) -> Run:
         """The profiled steps with the faults."""

@@ -22,7 +22,7 @@ def judged(job: str, fault: str, seed: int) -> Judgement:
 
 HOSTS_ACROSS_STAGES = """job: {world: 12, framework: megatron, sizes: {tp: 1, pp: 4}, micro_batches: 16}
 cluster: {gpus_per_host: 4}"""
-SHARDS_OF_TWO_HOSTS = """job: {world: 16, framework: hsdp, sizes: {dp_replicate: 2, dp_shard: 8}, sharding: 3}
+SHARDS_OF_TWO_HOSTS = """job: {world: 32, framework: hsdp, sizes: {dp_replicate: 4, dp_shard: 8}, sharding: 3}
 cluster: {gpus_per_host: 4}"""
 
 
@@ -42,6 +42,9 @@ def test_a_stage_that_is_heavy_on_all_of_its_workers_is_said_with_doubt_as_long_
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_traffic_that_is_slow_between_two_of_four_hosts_is_the_link_between_them(seed: int) -> None:
-    (found,) = judged(SHARDS_OF_TWO_HOSTS, "{fault: link_loss, dose: 1.3, at: {hosts: 0-1}}", seed).findings
-    assert (found.cls, found.hosts, found.links) == ("link", ["node-0", "node-1"], ["node-0|node-1"])
+@pytest.mark.parametrize(("fault", "cls", "links"), [("link_loss", "link", ["node-0|node-1"]), ("ecmp_collision", "fabric", [])])
+def test_between_two_hosts_their_counters_tell_a_bad_link_from_the_fabric(
+    fault: str, cls: str, links: list[str], seed: int
+) -> None:
+    (found,) = judged(SHARDS_OF_TWO_HOSTS, f"{{fault: {fault}, dose: 1.3, at: {{hosts: 0-1}}}}", seed).findings
+    assert (found.cls, found.hosts, found.links) == (cls, ["node-0", "node-1"], links)

@@ -11,6 +11,7 @@ import pytest
 from eroica.simulator.effects import Effects
 from eroica.simulator.engine import NO_NOISE, Engine
 from eroica.simulator.scenario import parse_scenario
+from eroica.simulator.simulation import Simulation
 from eroica.simulator.workload import Workload, build_workload
 
 pytestmark = pytest.mark.unit
@@ -203,3 +204,12 @@ def test_the_same_seed_gives_the_same_run_and_another_one_does_not() -> None:
     runs = [engine.run(Effects(4, 2), noise_of(noise), seed) for seed in (3, 3, 4)]
     assert np.array_equal(runs[0].duration, runs[1].duration)
     assert not np.array_equal(runs[0].duration, runs[2].duration)
+
+
+def test_machines_are_the_same_in_the_healthy_profile_and_later() -> None:
+    text = "job: {world: 8}\nnoise: {compute: 0, rank: 0.05, transfer: 0, latency_us: 0, host: 0, spikes: 0, surges: 0}\n"
+    simulation = Simulation(parse_scenario(text))
+    before, now = simulation.run_healthy(), simulation.run_broken()
+    spread = np.ptp(now.own[simulation.engine.rank_of_op.shape[0] // 2, :, 0])
+    assert spread > 0
+    np.testing.assert_allclose(before.own, now.own, rtol=1e-6)
