@@ -12,6 +12,8 @@ READY := .venv/.ready
 NODES ?= 1
 PORT ?= 9092
 ARGS ?=
+# Lanes of tests beside each other (tests/conftest.py); those that stand back for others get more time.
+LANES := -n auto --dist loadgroup --timeout 300 --durations 10
 
 .PHONY: help demo test lint bench kafka schemas clean
 
@@ -22,7 +24,7 @@ demo: $(READY) ## Slow down a real training job on this machine and watch the ve
 	@$(BIN)/eroica demo $(ARGS)
 
 test: $(READY) ## All tests; those against Apache Kafka need Java 17 and Maven, else they are skipped with a sentence
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(LANES) $(ARGS)
 
 lint: $(READY) ## Format, style, types, and the one-way imports
 	@$(BIN)/ruff format --check .

@@ -114,9 +114,12 @@ def client_config(
             "topic.metadata.refresh.interval.ms": 30_000,
         }
         if group:
+            session = str(settings.extra.get("session.timeout.ms", ""))
+            session_ms = int(session) if session.isdigit() else SESSION_TIMEOUT_MS
             config |= {
-                "session.timeout.ms": SESSION_TIMEOUT_MS,
-                "heartbeat.interval.ms": SESSION_TIMEOUT_MS // 4,
+                "session.timeout.ms": session_ms,
+                # Members hear of a rebalance with a heartbeat, so a shorter session needs them more often.
+                "heartbeat.interval.ms": max(1, session_ms // 4),
                 "partition.assignment.strategy": "range",
             }
     return config | dict(settings.extra)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -75,43 +75,43 @@ def dead_letter(message: Incoming, error: BaseException, *, stage: str, limit_by
 
 @dataclass
 class DeadLetterLimit:
-    """Stops a service that most senders have outgrown: their messages wait until it is upgraded.
+    """Stops a service that all senders have outgrown: their messages wait until it is upgraded.
 
-    Only messages of a newer major version count (:class:`UnknownMajorVersion`). Whatever else cannot be read is put down to its
-    sender, however much of it comes: one broken sender must not stop the verdicts of all jobs. The last *window* messages are
-    looked at, once there are *at_least* of them. Not thread-safe.
+    Only messages of a newer major version stop it (:class:`UnknownMajorVersion`), and only where it can do nothing: none of the
+    last *window* messages (of *at_least* since the begin) was read, and most were newer. One sender that was upgraded too early,
+    or is broken, must not stop the verdicts of all jobs, however much comes from it. Not thread-safe.
     """
 
-    max_share: float = 0.5
-    """Share of messages of newer versions that is still put down to single senders."""
-    window: int = 200
-    at_least: int = 50
-    _recent: deque[bool] = field(default_factory=deque, repr=False)
-    _newer: int = field(default=0, repr=False)
+    window: int = 2_000
+    at_least: int = 500
+    """More than a backlog of one sender that may be read in one go."""
+    _recent: deque[str] = field(default_factory=deque, repr=False)
+    _counts: Counter[str] = field(default_factory=Counter, repr=False)
 
     def accept(self) -> None:
         """A message was read."""
-        self._push(False)
+        self._push("read")
 
     def refuse(self, where: str, error: BaseException) -> None:
         """A message was refused for *error*; call before writing its dead letter.
 
-        :raises BrokerError: when too many of the recent ones are of a newer version: do not commit, end the process, upgrade.
+        :raises BrokerError: when nothing but newer messages comes: do not commit, end the process, upgrade.
         """
         newer = isinstance(error, UnknownMajorVersion)
-        self._push(newer)
-        if newer and len(self._recent) >= self.at_least and self._newer > self.max_share * len(self._recent):
+        self._push("newer" if newer else "other")
+        total = len(self._recent)
+        if newer and total >= self.at_least and not self._counts["read"] and 2 * self._counts["newer"] > total:
             raise BrokerError(
-                f"{self._newer} of the last {len(self._recent)} messages are of a newer major version",
+                f"{self._counts['newer']} of the last {total} messages are of a newer major version, and none could be read",
                 where=where,
                 do="upgrade this service; nothing was committed past this message",
             )
 
-    def _push(self, newer: bool) -> None:
-        self._recent.append(newer)
-        self._newer += newer
+    def _push(self, outcome: str) -> None:
+        self._recent.append(outcome)
+        self._counts[outcome] += 1
         if len(self._recent) > self.window:
-            self._newer -= self._recent.popleft()
+            self._counts[self._recent.popleft()] -= 1
 
 
 class RefusalLog:

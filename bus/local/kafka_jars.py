@@ -210,6 +210,7 @@ class KafkaCluster:
             "share.coordinator.state.topic.min.isr": in_sync,
             "share.coordinator.state.topic.num.partitions": 4,
             "group.initial.rebalance.delay.ms": 0,
+            "group.min.session.timeout.ms": 1_000,
             "auto.create.topics.enable": "false",
         }
         return "".join(f"{name}={value}\n" for name, value in values.items())

@@ -187,6 +187,7 @@ class HostState:
     def batches(self, now_us: int, mono_ns: int) -> list[Output]:
         """The batches that are due now: one for each launch and shard, also where nothing happened (a sign of life)."""
         outputs: list[Output] = []
+        self._end_former()
         for key in sorted(self.runs):
             run = self.runs[key]
             if run.over and not run.over_since_us:
@@ -197,8 +198,7 @@ class HostState:
             else:
                 for shard, ranks in self._shards(run, mono_ns):
                     outputs.append(self._batch(run, shard, ranks, now_us))
-            linger = ENDED_LINGER_US if run.ended else GONE_LINGER_US
-            if run.over_since_us and now_us - run.over_since_us >= linger:
+            if run.over_since_us and now_us - run.over_since_us >= (ENDED_LINGER_US if run.ended else GONE_LINGER_US):
                 self._forget_run(run)
         return outputs
 
@@ -261,6 +261,16 @@ class HostState:
                 self._counters.add("events_before_hello_dropped")
             early = self._early[event.pid] = deque(maxlen=MAX_EARLY_EVENTS)
         early.append(event)
+
+    def _end_former(self) -> None:
+        """A launch that died and was begun anew (as another launch) is over: it does not stand still."""
+        newest: dict[str, int] = {}
+        for run in self.runs.values():
+            newest[run.job] = max(run.started_at_us, newest.get(run.job, 0))
+        for run in self.runs.values():
+            if run.over and run.started_at_us < newest[run.job]:
+                for worker in run.workers.values():
+                    worker.ended = True
 
     def _forget_pid(self, pid: int) -> None:
         run, worker = self._by_pid.pop(pid)

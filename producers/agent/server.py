@@ -78,8 +78,9 @@ class Directory:
                 where=str(path),
                 do="one agent a host is enough; for a second one give another --runtime-dir",
             ) from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # a full disk: then the next agent cannot be told our pid
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
         self.swept = _sweep_sockets(path)
         """Sockets of dead processes that were removed."""
 

@@ -6,31 +6,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from demo_kit import EROICA, environment, left_behind, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
-EROICA = [sys.executable, "-m", "eroica.cli.main"]
-
-
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Temporary files where this test can look after them."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    return {**os.environ, "TMPDIR": str(scratch)}
-
-
-def left_behind(tmp_path: Path, pid: int) -> list[str]:
-    """Files of the demo with process id *pid* that are still there."""
-    shared = [str(path) for path in Path("/dev/shm").glob(f"eroica-demo-{pid}-*")]
-    return [str(path) for path in (tmp_path / "scratch").iterdir()] + shared
 
 
 def run_demo(tmp_path: Path, *options: str) -> dict[str, Any]:
@@ -128,46 +111,3 @@ def test_whatever_ends_it_nothing_stays(tmp_path: Path, number: signal.Signals, 
         demo.kill()
         for path in Path("/dev/shm").glob(f"eroica-demo-{demo.pid}-*"):
             subprocess.run(["rm", "-rf", str(path)], check=True)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("children", [1, 3, 6])
-def test_a_signal_while_the_parts_are_started_is_never_lost(tmp_path: Path, number: signal.Signals, children: int) -> None:
-    log = tmp_path / "told.txt"
-    with log.open("w") as told:
-        demo = subprocess.Popen([*EROICA, "demo", "--json"], env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=told)
-    try:
-        wait_for(lambda: len(psutil.Process(demo.pid).children()) >= children, demo, pause_s=0.001)
-        demo.send_signal(number)
-        assert demo.wait(30) == 128 + number
-        assert left_behind(tmp_path, demo.pid) == []
-        assert "Traceback" not in log.read_text()
-    finally:
-        demo.kill()
-
-
-def test_a_part_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
-    log = tmp_path / "told.txt"
-    with log.open("w") as told:
-        demo = subprocess.Popen([*EROICA, "demo"], env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=told)
-    try:
-        wait_for(lambda: len(psutil.Process(demo.pid).children()) >= 6, demo)
-        victim = next(p for p in psutil.Process(demo.pid).children() if "group" in p.cmdline())
-        victim.kill()
-        assert demo.wait(60) == 1
-        assert "group ended too early" in log.read_text()
-        assert "the logs are in" in log.read_text()
-        (folder,) = (tmp_path / "scratch").iterdir()
-        assert [path.name for path in folder.iterdir()] == ["logs"]
-    finally:
-        demo.kill()
-
-
-def wait_for(
-    condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 120.0, pause_s: float = 0.1
-) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert process.poll() is None, "the demo ended"
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(pause_s)

@@ -84,7 +84,7 @@ class Services:
         log = self._folder / f"{what}-{len(self._running)}.log"
         command = [sys.executable, "-m", "eroica.cli.main", what, "--bootstrap", self._settings.bootstrap]
         command += ["--prefix", self._settings.prefix]
-        env = os.environ | {"TMPDIR": str(self._folder), "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "6000"}'}
+        env = os.environ | {"TMPDIR": str(self._folder), "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "3000"}'}
         with log.open("wb") as file:
             process = subprocess.Popen(command, env=env, stdout=file, stderr=file)
         self._running.append((process, log))

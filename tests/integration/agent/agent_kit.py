@@ -138,7 +138,14 @@ class RunningJob:
     """A hooked job of two gloo ranks, a process a rank."""
 
     def __init__(
-        self, server: JobServer, directory: Path, job: str, steps: int, step_s: float, barrier: Path | None = None
+        self,
+        server: JobServer,
+        directory: Path,
+        job: str,
+        steps: int,
+        step_s: float,
+        barrier: Path | None = None,
+        hurry: Path | None = None,
     ) -> None:
         self._server = server
         self.steps = steps
@@ -155,6 +162,7 @@ class RunningJob:
                     "steps": steps,
                     "step_s": step_s,
                     "barrier": str(barrier or ""),
+                    "hurry": str(hurry or ""),
                 }
             )
             for rank, output in enumerate(self.outputs)

@@ -38,7 +38,8 @@ def test_training_does_not_notice_what_happens_to_agent_and_broker(
     agent = RunningAgent(tmp_path / "run", settings)
     running.append(agent)
     agent.wait_listening()
-    job = RunningJob(jobs, tmp_path / "run", "job-f", steps=1_800, step_s=0.02)
+    enough = tmp_path / "enough"
+    job = RunningJob(jobs, tmp_path / "run", "job-f", steps=1_800, step_s=0.02, hurry=enough)
     running.append(job)
     first = topics.whole("job-f", agent)
 
@@ -82,6 +83,7 @@ def test_training_does_not_notice_what_happens_to_agent_and_broker(
     assert agent.stop() == 0, agent.text()
     assert time.monotonic() - began < 25
     assert "stay on disk" in agent.text()
+    enough.touch()  # nothing is left to happen
     job.finish()
     assert "Traceback" not in agent.text()
 
@@ -118,7 +120,7 @@ def spooled(folder: Path) -> bytes:
 def test_the_later_of_two_jobs_with_one_name_is_refused_in_one_sentence(
     settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running
 ) -> None:
-    quick = "agent.announce_interval_ms=3000"
+    quick = "agent.announce_interval_ms=1000"
     one = RunningAgent(tmp_path / "one", settings, quick, host="host-a")
     two = RunningAgent(tmp_path / "two", settings, quick, host="host-b")
     running += [one, two]

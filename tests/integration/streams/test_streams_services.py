@@ -102,10 +102,8 @@ class Bench:
     """A prefix of its own on a broker, its topics, a producer and the processes under test."""
 
     def __init__(self, broker: Broker, prefix: str) -> None:
-        # A dead member is noticed after the session timeout, and the embedded broker spends half of it on each join. Kafka takes
-        # none below six seconds.
-        session_ms = "3000" if isinstance(broker, EmbeddedBroker) else "6000"
-        self.settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix, extra={"session.timeout.ms": session_ms})
+        # A dead member is noticed after the session timeout, and the embedded broker spends half of it on each join.
+        self.settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix, extra={"session.timeout.ms": "3000"})
         ensure_topics(self.settings)
         self.producer = BusProducer(KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix), "test")
         self.services: list[Service] = []

@@ -118,6 +118,25 @@ def test_a_restarted_rank_is_its_newest_process() -> None:
     assert state.living_pids() == [200]
 
 
+def test_a_launch_that_died_and_was_begun_anew_has_ended_and_the_new_one_counts_from_nought() -> None:
+    state = make()
+    for rank in (0, 1):
+        state.hello(hello(100 + rank, rank), NOW_US, MONO_NS)
+        state.event(iteration(100 + rank, 400))
+    state.gone(101)
+    state.hello(hello(200, 0, run_id="run-2"), NOW_US + SECOND, MONO_NS)
+    state.event(iteration(200, 0))
+    found = {(b.run_id, r.rank): r for b in batches(state, 2 * SECOND) for r in b.ranks}
+    assert not any(r.ended for r in found.values()), "rank 0 of the first still runs: these are two jobs of one name"
+    assert (found["run-1", 0].first_step, found["run-2", 0].first_step) == (400, 0)
+    state.gone(100)
+    found = {(b.run_id, r.rank): r for b in batches(state, 3 * SECOND) for r in b.ranks}
+    assert [found["run-1", rank].ended for rank in (0, 1)] == [True, True]
+    assert not found["run-2", 0].ended
+    assert {b.run_id for b in batches(state, 9 * SECOND)} == {"run-1", "run-2"}, "once more, then it is forgotten"
+    assert {b.run_id for b in batches(state, 10 * SECOND)} == {"run-2"}
+
+
 def test_events_before_the_hello_are_kept_for_it() -> None:
     state = make()
     state.event(iteration(100, 3))

@@ -69,6 +69,16 @@ def test_a_second_agent_on_one_directory_is_one_clear_error(tmp_path: Path) -> N
     Directory(tmp_path / "run").release()
 
 
+def test_a_full_disk_does_not_keep_the_agent_from_starting(tmp_path: Path) -> None:
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from eroica.producers.agent.server import Directory\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "Directory(Path(sys.argv[1])); print('taken')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, check=False)
+    assert done.stdout == "taken\n", done.stderr
+
+
 @pytest.mark.parametrize("kind", ["too long", "a file", "open to all"])
 def test_a_directory_that_will_not_do_is_one_clear_error(tmp_path: Path, kind: str) -> None:
     path = tmp_path / ("x" * 90 if kind == "too long" else "run")

@@ -33,6 +33,26 @@ def test_what_a_person_sets_wins_and_the_client_is_idempotent_by_default() -> No
     assert (config["linger.ms"], config["security.protocol"]) == ("7", "SASL_SSL")
 
 
+@pytest.mark.parametrize(
+    ("extra", "session", "heartbeat"),
+    [
+        ({}, 10_000, 2_500),
+        ({"session.timeout.ms": "3000"}, "3000", 750),
+        ({"session.timeout.ms": "6000", "heartbeat.interval.ms": "100"}, "6000", "100"),
+    ],
+)
+def test_heartbeats_come_four_to_a_session(extra: dict[str, str], session: object, heartbeat: object) -> None:
+    config = client_config(SETTINGS.model_copy(update={"extra": extra}), "consumer", group="g")
+    assert (config["session.timeout.ms"], config["heartbeat.interval.ms"]) == (session, heartbeat)
+    Consumer(config).close()
+
+
+def test_a_session_that_is_no_number_is_told_by_the_client() -> None:
+    config = client_config(SETTINGS.model_copy(update={"extra": {"session.timeout.ms": "soon"}}), "consumer", group="g")
+    with pytest.raises(KafkaException, match=r"session\.timeout\.ms"):
+        Consumer(config)
+
+
 def test_a_transaction_cannot_outlive_its_messages() -> None:
     config = client_config(SETTINGS, "transactional", transactional_id="t")
     assert config["message.timeout.ms"] <= config["transaction.timeout.ms"] == TRANSACTION_TIMEOUT_MS < MESSAGE_TIMEOUT_MS
