@@ -16,6 +16,9 @@ from eroica.localizer.slots import ints, renamed
 from eroica.localizer.tables import Floats, Ints, Pauses, Readings
 from eroica.schemas.groups import FunctionName
 
+MIXED = "mixed"
+"""The resource of a function of which workers sampled different ones."""
+
 
 class _Rows:
     """Rows in the frame of a table's entries, of all parts; entries of workers that are left out are taken away."""
@@ -40,9 +43,7 @@ class Stacked:
         :param rows: of each part: its workers' rows in the frame, -1 for those that are left out.
         :param ranks: by row, like *cls*.
         """
-        functions: dict[FunctionName, int] = {}
-        function_of = [ints(functions.setdefault(f, len(functions)) for f in p.functions) for p in parts]
-        self.functions = list(functions)
+        self.functions, function_of = _functions(parts)
         self.patterns = Patterns.of(parts, rows, function_of)
         steps = _Rows((p.step_row for p in parts), rows)
         self.step_row: Ints = steps.row
@@ -56,6 +57,29 @@ class Stacked:
         self.collectives = Collectives(parts, rows, ranks, cls)
         self.pauses, self.metrics = _pauses(parts, rows), _readings(parts, rows)
         self.receive = ReceiveTable.of([part.head for part in parts], rows)
+
+
+def _functions(parts: Sequence[PackedChunk]) -> tuple[list[FunctionName], list[Ints]]:
+    """Every function once, and of each part the numbers of its functions.
+
+    A function is the same whatever was sampled of it: where some hosts tell no clock of their GPUs, its times are compared all
+    the same. Its μ and σ are not: its resource is then :data:`MIXED`.
+    """
+    number: dict[tuple[str, str, str], int] = {}
+    resources: list[str] = []
+    of_parts = []
+    for part in parts:
+        of_part = []
+        for f in part.functions:
+            i = number.setdefault((f.name, f.category, f.stack), len(number))
+            if i == len(resources):
+                resources.append(f.resource)
+            elif resources[i] != f.resource:
+                resources[i] = MIXED
+            of_part.append(i)
+        of_parts.append(ints(of_part))
+    names = [FunctionName(name=n, category=c, stack=s, resource=r) for (n, c, s), r in zip(number, resources, strict=True)]
+    return names, of_parts
 
 
 def _pauses(parts: Sequence[PackedChunk], rows: Sequence[Ints]) -> Pauses:

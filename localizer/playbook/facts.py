@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from eroica.localizer.columns import MIXED
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.numbering import stable_order, sums
 from eroica.localizer.playbook.model import UNITS, Condition
@@ -148,6 +149,8 @@ class Facts:
 
     def _function(self, condition: Condition) -> Floats:
         chosen = np.array([_is(condition, f.name, f.stack, f.category, f.resource) for f in self.frame.functions], dtype=np.bool_)
+        if condition.quantity in ("mu", "sigma"):
+            chosen &= np.array([f.resource != MIXED for f in self.frame.functions], dtype=np.bool_)
         if not chosen.any():
             quantity = condition.quantity
             return np.full(self.rows.size, np.nan if quantity in ("mu", "sigma", "tail") else 0.0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from eroica.localizer.columns import MIXED
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement, name_rows
 from eroica.localizer.own import Past
@@ -59,6 +60,8 @@ def paper_scores(frame: Frame, settings: LocalizeSettings) -> PaperScores:
     pattern = np.zeros((3, n, count))
     for axis, name in enumerate(("beta", "mu", "sigma")):
         pattern[axis, frame.pattern_row, frame.pattern_function] = frame.pattern[name]
+    # What tells different things on different workers tells nothing about their distance.
+    pattern[1:, :, [f.resource == MIXED for f in frame.functions]] = 0.0
     box = {"python": settings.python_beta_max, "collective": settings.collective_beta_max}
     limit = np.array([box.get(f.category, 1.0) for f in frame.functions])
     distance = np.maximum(pattern[0] - limit, 0.0)
