@@ -21,12 +21,13 @@ MIN_PEERS = 3
 """Fewer workers in a role cannot show which of them is the odd one."""
 ONCE = ("data", "optimizer")
 """Phases that come once a step, however many micro-batches it has."""
-FLOOR = 0.01
-"""The lasting difference between equal machines is taken as at least this share of the own time …"""
-FLOOR_KNOWN = 0.005
-"""… this one where each worker's own way is known from the past …"""
-FLOOR_FEW = 3.0
-"""… and more in small roles, whose spread is known badly: times 1 + this / peers."""
+FLOOR, FLOOR_FEW = 0.0075, 5.0
+"""The lasting difference between equal machines is taken as at least this share of the own time, and as more in small roles,
+whose spread is known badly: times 1 + the second / peers."""
+FLOOR_KNOWN, FLOOR_KNOWN_FEW = 0.005, 3.0
+"""The same where each worker's own way is known from the past."""
+LASTING_KNOWN = 0.01
+"""What lasts between peers counts up to this share of the own time against a worker whose own way is known."""
 PAIR = 2
 MIN_HEALTHY = 1 / 3
 """The faster cluster of a role counts as usual if it has at least this share of its workers."""
@@ -174,10 +175,11 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         single = 1.25 * spread[rows] / np.sqrt(steps.size) * few_samples(float(limit[0]), rows.size * (steps.size - 1))
         lasting = np.maximum(pooled, between[rows])
         # Who is held against its own past differs from it by the chance of two profiles, not by what lasts between peers.
-        lasting = np.where(known[rows], np.minimum(lasting, FLOOR * level[rows]), lasting)
+        lasting = np.where(known[rows], np.minimum(lasting, LASTING_KNOWN * level[rows]), lasting)
         chance = np.hypot(np.where(known[rows], np.sqrt(2), 1.0) * single, lasting)
         chance = np.where(spread[rows] > RESTLESS * level[rows], WILD * chance, chance)
-        floor = np.where(known[rows], FLOOR_KNOWN, FLOOR) * (1 + FLOOR_FEW / few[rows]) * level[rows]
+        share = np.where(known[rows], FLOOR_KNOWN * (1 + FLOOR_KNOWN_FEW / few[rows]), FLOOR * (1 + FLOOR_FEW / few[rows]))
+        floor = share * level[rows]
         z[rows] = excess[rows] / np.maximum(np.maximum(chance, floor), 1e-9)
     parts.setflags(write=False)
     return OwnTime(steps, step_us, wait, own, usual, parts, usual_parts, spread, excess, z, limit, comparable)

@@ -234,7 +234,15 @@ class Emission:
             issued_at_us=int(issued) + (IDLE_US if stacks else 0),
             deadline_ms=profile.deadline_ms,
             detail=SIMULATED,
+            figures=self._figures(reason, issue_step),
         )
+
+    def _figures(self, reason: Reason, issue_step: int) -> dict[str, float]:
+        """What detect would tell of a degradation: the mean iteration with the fault, up to the request, and before."""
+        before, took = self._scenario.history.before, self._timeline.duration_us
+        if reason != "degradation" or before == 0 or issue_step <= before:
+            return {}
+        return {"observed_us": float(took[before:issue_step].mean()), "baseline_us": float(took[:before].mean())}
 
     def _draw(self) -> _Fates:
         nuisance, work = self._scenario.nuisance, self._work

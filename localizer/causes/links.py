@@ -197,6 +197,8 @@ def _narrowed(measures: Measures, rows: Ints, odd: list[OddReading], covered: fl
     hosts = sorted({frame.hosts[row] for row in rows.tolist()})
     by_host = measures.rows_of_hosts
     whole = len(hosts) > 1 and rows.size == sum(len(by_host[h]) for h in hosts) and max(len(by_host[h]) for h in hosts) > 1
+    if whole and len(hosts) == SINGLE_HOSTS < len(by_host):
+        return _Place("link", rows[:0], hosts, ["|".join(hosts)], covered)
     if len(hosts) > SINGLE_HOSTS or whole:
         return _Place("fabric", rows[:0], hosts if whole else [], [], covered)
     return _Place("link", rows, hosts, [f"rank {int(r)}" for r in frame.ranks[rows].tolist()] if rows.size == 1 else [], covered)

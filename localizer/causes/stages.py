@@ -10,11 +10,16 @@ from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.causes.spread import PROVEN
 from eroica.localizer.frame import Floats
 from eroica.localizer.judgement import Finding, name_rows
+from eroica.localizer.robust import row_medians
 from eroica.schemas.verdicts import Evidence
 
 RULE = "eroica/stages"
 USUAL_LOSS = 0.08
 """Embedding and loss layers make the ends a little heavier in most jobs; without a past that says so, less is no finding."""
+WHOLE, HALF = 0.8, 0.5
+"""A stage has more work if so many of its workers do, each by this share of what the stage does: else some of them are slow."""
+UNSEEN_PAST = 0.2
+"""Without a past, nobody tells a stage that is meant to be heavy from one that became so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
         usual = found.since_past and measures.share(_against_mean(measures, _stage_parts(measures))) >= USUAL_LOSS
         return [], [f"stage {heavy} is heavier than the others, as it was in the healthy profile"] if usual else []
     level, stage = found.level_us, found.stage
+    if not _whole(measures, found):
+        return [], [f"stage {stage} is slower than the others, but not on all of its workers"]
     rest = np.flatnonzero(model.stage != stage)
     against = "its healthy profile and the other stages" if found.since_past else "the other stages"
     evidence = Evidence(
@@ -53,7 +60,7 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
     )  # fmt: skip
     finding = Finding(
         cls="pipeline_stage", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence], stages=[stage],
-        gain_us=found.loss_us,
+        gain_us=found.loss_us, doubt=0.0 if found.since_past else UNSEEN_PAST,
     )  # fmt: skip
     return [finding], []
 
@@ -73,6 +80,16 @@ def heavy_stage(measures: Measures) -> HeavyStage:
     usual = parts.copy()
     usual[:, changed] = np.minimum(parts[:, changed], then[:, changed] + others)
     return HeavyStage(changed, level, float(usual[:, changed].sum()), _loss(measures, parts, usual), since_past=True)
+
+
+def _whole(measures: Measures, found: HeavyStage) -> bool:
+    own, device = measures.own, measures.frame.devices.code
+    mine = (measures.model.stage == found.stage) & (device == int(np.bincount(device).argmax()))
+    if not mine.any():
+        return True
+    level = float(found.level_us[found.stage])
+    heavy = row_medians(own.own_us[mine]) >= found.expected_us + HALF * (level - found.expected_us)
+    return bool(heavy.mean() >= WHOLE)
 
 
 def _against_mean(measures: Measures, parts: Floats) -> float:

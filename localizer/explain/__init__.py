@@ -4,7 +4,16 @@
 new metric registers its table with a few lines (docs/record-replay.md).
 """
 
-from eroica.localizer.explain import pauses, published, receive, signatures, stacks, times, transfers  # each registers its tables
+from eroica.localizer.explain import (
+    history,
+    pauses,
+    published,
+    receive,
+    signatures,
+    stacks,
+    times,
+    transfers,
+)  # each registers its tables
 from eroica.localizer.explain.registry import Explained, Explanation, Unexplained, explain, explain_verdict, registered
 
 __all__ = [
@@ -13,6 +22,7 @@ __all__ = [
     "Unexplained",
     "explain",
     "explain_verdict",
+    "history",
     "pauses",
     "published",
     "receive",

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from eroica.localizer.causes.experts import join_exchanges
+from eroica.localizer.causes.history import find_history
 from eroica.localizer.causes.impact import last_stage, recovered_by, slowest_rows
 from eroica.localizer.causes.links import find_links
 from eroica.localizer.causes.measures import Measures, ms
@@ -39,6 +40,8 @@ FEW_STEPS = {1: 0.55, 2: 0.85}
 """By how much fewer than three steps lower the confidence."""
 UNEQUAL_STEPS = 1.3
 """Ranks of one job that keep step do not differ by more in the length of their steps."""
+ALL_ALIKE = frozenset({"whole_job", "software_pause", "unknown"})
+"""Classes of causes that lengthen the usual work itself."""
 HARMLESS = frozenset({"alloc", "compile", "loader"})
 """Pauses that most jobs have some of …"""
 UNSEEN_WAIT = 0.3
@@ -84,7 +87,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         # What all ranks lose alike since the healthy profile may be more than what one of them loses.
         found += [f for f in find_whole(measures) if f.cls == "whole_job" and f.gain_us >= sum(g.gain_us for g in found)]
     else:
-        found = common or find_whole(measures) or find_unknown(measures)
+        found = common or find_whole(measures) or find_unknown(measures) or find_history(measures)
     findings = _ranked(measures, found, slow)
     notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a mean step in {f.functions[0]}" for f in aside]
     notes += [*stage_notes, *exchange_notes]
@@ -102,9 +105,10 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         blame = walk(frame, waiting)
         notes = [*notes[:incomplete], *_before(blame), *_by_clocks(frame, waiting), *notes[incomplete:]]
         notes += [] if findings else _seen(measures, blame)
-    # No step is shorter than the work that is usual in it.
-    least = float(measures.model.step_us(own.usual_parts_us).mean())
-    gains = [f.gain_us for f in findings if f.confidence >= settings.accuse_confidence]
+    sure = [f for f in findings if f.confidence >= settings.accuse_confidence]
+    gains = [f.gain_us for f in sure]
+    # No step is shorter than the work that is usual in it, but for what all ranks do alike and should not.
+    least = float(measures.model.step_us(own.usual_parts_us).mean()) - sum(f.gain_us for f in sure if f.cls in ALL_ALIKE)
     ideal = max(measures.step_us - sum(gains), least)
     if gains and frame.launch_bound >= LAUNCH_BOUND:
         notes.append("the hosts set the pace and work on while kernels wait: what mending gives back is an upper bound")

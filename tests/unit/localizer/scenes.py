@@ -51,6 +51,8 @@ class Scene:
     phase: str = ""
     """The phase in which all own work is done; none is told by default."""
     device: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the request says of its trigger."""
     readings: dict[str, float] = field(default_factory=dict)
     """What every host measured, in the same way."""
 
@@ -76,7 +78,7 @@ class Scene:
         request = ProfileRequest(
             request=self.request, job="job", run_id="run", reason="degradation", start_step=0, steps=STEPS, world_size=self.ranks,
             classes={name: format_ranks(ranks) for name, ranks in classes.items()}, topology_source=self.topology_source,
-            issued_at_us=self.issued_at_us, deadline_ms=1_000,
+            issued_at_us=self.issued_at_us, deadline_ms=1_000, figures=self.figures,
         )  # fmt: skip
         return [self._chunk(request, name, list(ranks), order, seen, starts, worked) for name, ranks in sorted(classes.items())]
 

@@ -1,0 +1,47 @@
+"""Where a cause is, in jobs whose hosts, stages and groups cut across each other; none has a healthy profile."""
+
+from __future__ import annotations
+
+import pytest
+from gallery import simulated
+
+from eroica.localizer.build import build_frame
+from eroica.localizer.judgement import Judgement
+from eroica.localizer.rules.eroica import judge_eroica
+from eroica.schemas.settings import LocalizeSettings
+
+pytestmark = pytest.mark.unit
+
+ALONE = "history: {before: 0, after: 0}"
+
+
+def judged(job: str, fault: str, seed: int) -> Judgement:
+    chunks, _ = simulated(f"seed: {seed}\n{job}\nfaults: [{fault}]\n{ALONE}\n")
+    return judge_eroica(build_frame(chunks), LocalizeSettings())
+
+
+HOSTS_ACROSS_STAGES = """job: {world: 12, framework: megatron, sizes: {tp: 1, pp: 4}, micro_batches: 16}
+cluster: {gpus_per_host: 4}"""
+SHARDS_OF_TWO_HOSTS = """job: {world: 16, framework: hsdp, sizes: {dp_replicate: 2, dp_shard: 8}, sharding: 3}
+cluster: {gpus_per_host: 4}"""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_stage_of_which_only_some_workers_are_slow_has_no_more_work(seed: int) -> None:
+    # Ranks 4 to 7 are a host: two of the three workers of stage 1, and of stage 2.
+    found = judged(HOSTS_ACROSS_STAGES, "{fault: leftover_process, dose: 1.3, at: {hosts: 1}}", seed)
+    assert "pipeline_stage" not in {f.cls for f in found.findings}
+    assert any("not on all of its workers" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_stage_that_is_heavy_on_all_of_its_workers_is_said_with_doubt_as_long_as_no_past_tells(seed: int) -> None:
+    found = judged(HOSTS_ACROSS_STAGES, "{fault: stage_imbalance, dose: 1.3}", seed)
+    assert [f.cls for f in found.findings] == ["pipeline_stage"]
+    assert found.findings[0].confidence <= 0.8
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_traffic_that_is_slow_between_two_of_four_hosts_is_the_link_between_them(seed: int) -> None:
+    (found,) = judged(SHARDS_OF_TWO_HOSTS, "{fault: link_loss, dose: 1.3, at: {hosts: 0-1}}", seed).findings
+    assert (found.cls, found.hosts, found.links) == ("link", ["node-0", "node-1"], ["node-0|node-1"])
