@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from eroica.localizer.causes.history import grown_us
 from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
@@ -82,7 +83,9 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
         return []  # all of them pause, and not quite alike
     phases = _phases(measures, weight)
     total = max(sum(phases.values()), 1e-9)
-    unproven = measures.past is None and loss < UNPROVEN_WORK * measures.step_us
+    # Iterations that have grown, and mostly by this, are proof of their own.
+    proven = proven or 0 < UNEQUAL * grown_us(measures) <= loss
+    unproven = measures.past is None and not proven and loss < UNPROVEN_WORK * measures.step_us
     if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total and not unproven and restless(measures):
         return [_finding(measures, "data_imbalance", np.flatnonzero(weight.sum(axis=1)), loss, "unequal compute", 1.0)]
     if phases.get("data", 0.0) >= EXPLAINED * total:
