@@ -107,7 +107,7 @@ def _place(kind: str, value: str | list[Any]) -> str:
 def _path(scenario: str) -> Path:
     """The file that *scenario* means."""
     path = Path(scenario)
-    if path.suffix in (".yaml", ".yml") or path.exists():
+    if path.suffix in (".yaml", ".yml") or path.is_file():
         return path
     gallery = _gallery()
     if scenario not in gallery:

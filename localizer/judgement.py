@@ -10,6 +10,9 @@ from eroica.localizer.frame import Frame, Ints
 from eroica.schemas.ranks import format_ranks, say_ranks
 from eroica.schemas.verdicts import CauseClass, Evidence
 
+MIN_COVERAGE = 0.5
+"""With fewer of the expected workers nothing is concluded."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -55,6 +58,8 @@ class Judgement:
     """The same of the last pipeline stage (M_S)."""
     comparable: bool = True
     """Whether there was anything to compare with."""
+    why: str = ""
+    """Why there was not; by default the first note tells."""
     notes: list[str] = field(default_factory=list)
 
 

@@ -12,7 +12,7 @@ from eroica.localizer.actions import Advice
 from eroica.localizer.fit import fit
 from eroica.localizer.frame import Frame
 from eroica.localizer.isolation import Groups
-from eroica.localizer.judgement import Finding, Judgement
+from eroica.localizer.judgement import MIN_COVERAGE, Finding, Judgement
 from eroica.localizer.own import Past
 from eroica.localizer.playbook import Leaf
 from eroica.localizer.profiles import place_of
@@ -36,8 +36,6 @@ from eroica.schemas.verdicts import (
 
 SHARED = {"fabric", "pipeline_stage", "data_imbalance", "software_pause", "whole_job", "unknown"}
 """Classes in which no single place is at fault."""
-MIN_COVERAGE = 0.5
-"""With fewer summaries than this share nothing is concluded."""
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MAX_NOTES = 50
 MAX_TEXT = 1_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eroica.localizer.frame import Frame
-from eroica.localizer.judgement import Judgement
+from eroica.localizer.judgement import MIN_COVERAGE, Judgement
 from eroica.localizer.playbook import Leaf
 from eroica.schemas.ranks import say_ranks
 from eroica.schemas.verdicts import Cause, Status
@@ -56,9 +56,14 @@ def headline(
         what = _SHARED_WORDS.get(root.class_, root.class_)
         stages = f", stage {', '.join(str(s) for s in root.suspects.stages[:8])} most" if root.class_ == "pipeline_stage" else ""
         doing = f" ({root.functions[0][:MAX_NAME]})" if root.functions else ""
-        return f"{job}: no single place is at fault; {what}{stages}{doing}{known} {sure}; {root.action.text}"
+        more = f"; {len(causes) - 1} more" if len(causes) > 1 else ""
+        if root.class_ == "unknown":
+            return f"{job}: slower than before, and nothing tells where{more} {sure}; {root.action.text}"
+        return f"{job}: no single place is at fault; {what}{stages}{doing}{known}{more} {sure}; {root.action.text}"
     if status == "insufficient_data":
-        why = f": {judgement.notes[0][:300]}" if judgement.notes and not judgement.comparable else ""
+        seen = frame.size or len(frame.stacks)
+        told = "too few" if 0 < seen < MIN_COVERAGE * frame.expected.size else judgement.why or "".join(judgement.notes[:1])
+        why = f": {told[:300]}" if told and (told == "too few" or not judgement.comparable) else ""
         return f"{job}: cannot tell, {covered} answered{why}"
     if suspicion:
         return f"{job}: nobody is accused; what {covered} show is not enough to tell a fault from chance"

@@ -113,6 +113,27 @@ def missing_note(ranks: Sequence[int], world: int) -> list[str]:
     return [f"{_ranks(absent)} of {world} {'was' if len(absent) == 1 else 'were'} not in the folder"]
 
 
+def run_notes(ranks: Sequence[int], worlds: Sequence[int], times_us: Sequence[tuple[float, float]]) -> list[str]:
+    """What speaks against traces being of one run.
+
+    :param worlds: number of ranks that each trace tells, 0 for none.
+    :param times_us: when each begins and ends.
+    """
+    notes = []
+    sizes = sorted({world for world in worlds if world > 0})
+    if len(sizes) > 1:
+        notes.append(f"the traces tell worlds of {' and '.join(map(str, sizes[:4]))} ranks: they may be of several runs")
+    beyond = [rank for rank, world in zip(ranks, worlds, strict=True) if 0 < world <= rank]
+    if beyond:
+        notes.append(f"{_ranks(beyond)} cannot be in a world of {max(sizes)}: a rank is wrong, or a trace is of another run")
+    if len(ranks) > 2:
+        begin, end = (float(np.median(column)) for column in zip(*times_us, strict=True))
+        apart = [rank for rank, (first, last) in zip(ranks, times_us, strict=True) if last < begin or first > end]
+        if apart:
+            notes.append(f"{_ranks(apart)} and the others were profiled at different times: clocks are off, or runs are mixed")
+    return notes
+
+
 def pair_notes(summaries: Sequence[Summary], world: int) -> list[str]:
     """Two workers are too few to tell who is unusual, but not to tell who waits: each one's time in what they alone do together.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from eroica.localizer.judged import Watcher, nobody
-from eroica.offline.align import align_steps, missing_note, pair_notes
+from eroica.offline.align import align_steps, missing_note, pair_notes, run_notes
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.recording import MANIFEST, read_manifest
@@ -18,7 +18,7 @@ from eroica.offline.timelines import diagnose_timeline, timeline_in
 from eroica.producers.trace.filenames import folder_of_place, step_of_place
 from eroica.producers.trace.folder import Found, name_ranks, one_run, unknown_rank
 from eroica.producers.trace.frontend import Opened, open_workers
-from eroica.producers.trace.identity import process_groups
+from eroica.producers.trace.identity import identify, process_groups
 from eroica.producers.trace.listing import Listing, RankRule, list_traces, relative_to
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.summarise import STEP_NOTES, identity_from_trace, summarise
@@ -70,6 +70,8 @@ class _Worker:
     found: Found
     summary: Summary
     groups: list[ProcessGroup]
+    world: int
+    """Ranks of the job as the trace tells; 0 if it does not."""
 
 
 def diagnose(
@@ -117,7 +119,7 @@ def diagnose(
         notes.append(f"{say_count(left, 'trace')} outside of {told.job} {'was' if left == 1 else 'were'} not read")
     named, said = name_ranks([w.found for w in workers])
     notes += said
-    workers = [_Worker(f, _as_rank(w.summary, f.rank), w.groups) for f, w in zip(named, workers, strict=True)]
+    workers = [_Worker(f, _as_rank(w.summary, f.rank), w.groups, w.world) for f, w in zip(named, workers, strict=True)]
     if any(one.rank >= 0 for one in named):  # of several, those that nothing names are left out; alone they are asked for
         unread += [Unread(one.path, _of_no_rank(one)) for one in named if one.rank < 0]
         named = [one for one in named if one.rank >= 0]
@@ -125,6 +127,8 @@ def diagnose(
     notes += said
     of = {(w.found.path, w.found.place): w for w in workers}
     kept = [of[f.path, f.place] for f in chosen]
+    ranks_kept = [w.found.rank for w in kept]
+    notes += run_notes(ranks_kept, [w.world for w in kept], [(w.found.start_us, w.found.end_us) for w in kept])
     summaries, said = align_steps([w.summary for w in kept])
     notes += [*said, *_steps_guessed(summaries)]
     view, said = _view(summaries, {w.found.rank: w.groups for w in kept}, told.layout)
@@ -178,7 +182,8 @@ def _worker(opened: Opened, rank: int | None, root: Path) -> _Worker:
     found = Found.of(opened, rank, root)
     who = identity_from_trace(opened.trace, opened.path, job=OFFLINE, rank=max(found.rank, 0))
     summary = summarise(opened.path, who, SummarySettings(), opened.extras, trace=opened.trace)
-    return _Worker(found, summary, groups_of(process_groups(opened.trace)))
+    world = identify(opened.trace, opened.path).world_size
+    return _Worker(found, summary, groups_of(process_groups(opened.trace)), world)
 
 
 def _as_rank(summary: Summary, rank: int) -> Summary:

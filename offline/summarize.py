@@ -14,6 +14,7 @@ from eroica.consumers.text import one_line
 from eroica.producers.trace.frontend import Opened, open_workers
 from eroica.producers.trace.identity import identify
 from eroica.producers.trace.summarise import identity_from_trace, summarise
+from eroica.schemas.errors import InvalidInput
 from eroica.schemas.sketch import quantile
 from eroica.schemas.summaries import Communicator, Summary
 
@@ -29,6 +30,8 @@ def summarize_file(path: Path, rank: int | None = None) -> list[Summary]:
     :param rank: the first worker's; the others follow. Without it a trace that does not tell its rank is that of an unknown one.
     :raises InvalidInput: it cannot be read as a trace.
     """
+    if path.suffix == ".parquet":
+        raise InvalidInput("a timeline of operations has no summary", where=str(path), do=f"eroica diagnose {path.name}")
     return [_summarize(opened, rank) for opened in open_workers(path)]
 
 

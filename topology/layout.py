@@ -14,6 +14,10 @@ from eroica.topology.grid import Grid, Groups
 __all__ = ["CoordinateTable", "Kind", "RankLayout"]
 
 
+MAX_STAGES_PER_RANK = 1_024
+"""More than the layers of any model."""
+
+
 @dataclass(frozen=True, slots=True)
 class CoordinateTable:
     """Ranks at explicit coordinates, for layouts that no grid describes. Axis → int64 array of shape (world,)."""
@@ -77,8 +81,10 @@ class RankLayout:
         worlds = {name: grid.world for name, grid in self.grids.items()}
         if len(set(worlds.values())) > 1:
             raise TopologyError(f"the grids number different worlds: {worlds}", where=self.framework)
-        if self.stages_per_rank < 1:
-            raise TopologyError(f"{self.stages_per_rank} stages a rank are impossible", where=self.framework)
+        if not 1 <= self.stages_per_rank <= MAX_STAGES_PER_RANK:
+            raise TopologyError(
+                f"{self.stages_per_rank} stages a rank are impossible", where=self.framework, do=f"use 1 to {MAX_STAGES_PER_RANK}"
+            )
         if self.placement not in ("loop", "v"):
             raise TopologyError(f"{self.placement!r} is not a placement of stages", do="use 'loop' or 'v'")
         if self.placement == "v" and self.stages_per_rank != 2:

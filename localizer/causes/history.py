@@ -14,6 +14,7 @@ from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.frame import Frame
 from eroica.localizer.judgement import Finding
 from eroica.schemas.verdicts import Evidence
+from eroica.schemas.wording import say_share
 
 RULE = "eroica/history"
 GROWN = 0.10
@@ -51,6 +52,14 @@ def grown_us(measures: Measures) -> float:
     return (1 - usual / observed) * typical
 
 
+def grown_note(measures: Measures) -> list[str]:
+    """That iterations became longer, where nothing is found that would have made them so."""
+    told = iterations(measures.frame)
+    if told is None or grown_us(measures) <= 0:
+        return []
+    return [f"iterations take {say_share(told[0] / told[1] - 1)} longer than before ({ms(told[1])} ms)"]
+
+
 def exposed_us(measures: Measures) -> float:
     """Exposed communication per step that :data:`MOST` of the ranks do not exceed, µs."""
     return float(np.quantile(measures.own.typical_wait_us, MOST, method="higher"))
@@ -65,6 +74,8 @@ def find_history(measures: Measures) -> list[Finding]:
         return []
     waits = exposed_us(measures)
     alike = waits <= EXPOSED * grown and measures.lost_own_us <= UNEQUAL * grown
+    if not alike and not measures.own.comparable.any():
+        return []  # who is slow cannot be told here: that is no cause
     observed, usual = told
     evidence = [
         Evidence(

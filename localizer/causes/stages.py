@@ -62,7 +62,17 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
         cls="pipeline_stage", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence], stages=[stage],
         gain_us=found.loss_us, doubt=0.0 if found.since_past else UNSEEN_PAST,
     )  # fmt: skip
-    return [finding], []
+    return [finding], _host_note(measures, stage)
+
+
+def _host_note(measures: Measures, stage: int) -> list[str]:
+    """That a stage is one host as a whole: then the host may be what is slow."""
+    rows, by_host = np.flatnonzero(measures.model.stage == stage).tolist(), measures.rows_of_hosts
+    names = {measures.frame.hosts[row] for row in rows}
+    host = next(iter(names))
+    if len(names) > 1 or host not in by_host or len(by_host) < 2 or sorted(by_host[host]) != rows:
+        return []
+    return [f"stage {stage} is all of host {host}: look at the host's readings before the layers are moved"]
 
 
 def heavy_stage(measures: Measures) -> HeavyStage:

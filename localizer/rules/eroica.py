@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from eroica.localizer.causes.experts import join_exchanges
-from eroica.localizer.causes.history import find_history
+from eroica.localizer.causes.history import find_history, grown_note
 from eroica.localizer.causes.impact import last_stage, recovered_by, slowest_rows
 from eroica.localizer.causes.links import find_links
 from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.causes.slow import FUNCTION_SHARE, agreement, find_slow, slow_rows
-from eroica.localizer.causes.spread import find_common_pauses, find_spread
+from eroica.localizer.causes.spread import UNPROVEN, WARM_UP, find_common_pauses, find_spread
 from eroica.localizer.causes.stages import find_stages
 from eroica.localizer.causes.whole import find_unknown, find_whole
 from eroica.localizer.clocks import read_clocks
@@ -41,11 +41,18 @@ FEW_STEPS = {1: 0.55, 2: 0.85}
 UNEQUAL_STEPS = 1.3
 """Ranks of one job that keep step do not differ by more in the length of their steps."""
 ALL_ALIKE = frozenset({"whole_job", "software_pause", "unknown"})
+"""Classes of causes that may be on all ranks alike."""
+NOBODYS = frozenset({"whole_job", "unknown"})
+"""Classes without a place: nobody is known to wait because of them."""
+IN_THE_USUAL = ALL_ALIKE | {"pipeline_stage", "data_imbalance"}
 """Classes of causes that lengthen the usual work itself."""
 HARMLESS = frozenset({"alloc", "compile", "loader"})
 """Pauses that most jobs have some of …"""
 UNSEEN_WAIT = 0.3
 """… and that are no cause where ranks are missing and the others wait for this share of the step: maybe for the missing ones."""
+SEVERAL_RUNS = "the ranks' steps differ in length: they may not be of one run"
+NOTED_WAIT = 0.1
+"""… from here on it is said, and nobody is cleared."""
 CLOCKS_AGREE = 0.75
 """Share of the waiting that both ways of measuring find; with less, one of them is wrong, and people are told."""
 SEEN_SHARE, MAX_SEEN = 0.10, 4
@@ -75,12 +82,15 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     if common and frame.missing.size and past is None:
         # Most jobs have some of these: without a past, and without all ranks, they are noted and no cause.
         common = [f for f in common if f.functions[0] not in HARMLESS]
+    usual = common and past is None and common[0].functions[0] in WARM_UP and measures.share(common[0].gain_us) < UNPROVEN
     aside: list[Finding] = []
-    if found or (common and measures.lost_own_us > common[0].gain_us):
-        # More is lost to ranks that differ than to what all do alike: that is not the cause, and must not hide who is slow.
+    if found or usual or (common and measures.lost_own_us > common[0].gain_us):
+        # More is lost to ranks that differ than to what all do alike: that is not the cause, and must not hide who is slow. Nor
+        # is what most jobs have some of, where no past tells how much.
         common, aside = [], common
-    if not found and frame.missing.size and measures.share(waiting_us) >= UNSEEN_WAIT:
-        common = [f for f in common if f.functions[0] not in HARMLESS]
+    if not found and frame.missing.size and measures.share(waiting_us) >= NOTED_WAIT:
+        if measures.share(waiting_us) >= UNSEEN_WAIT:
+            common = [f for f in common if f.functions[0] not in HARMLESS]
         idle = say_share(measures.share(waiting_us))
         notes.append(f"{NOT_ENOUGH}: the ranks seen wait {idle} of the step, maybe for those that are missing")
     if found:
@@ -91,25 +101,29 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     findings = _ranked(measures, found, slow)
     notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a mean step in {f.functions[0]}" for f in aside]
     notes += [*stage_notes, *exchange_notes]
-    if findings and _one_clockwork(measures) < 1:
-        notes.append("the ranks' steps differ in length: they may not be of one run")
+    one_run = _one_clockwork(measures) == 1
+    notes += [] if findings or past is not None else grown_note(measures)
+    if not one_run:
+        notes.append(SEVERAL_RUNS)
     own = measures.own
     accused = np.flatnonzero(np.isin(frame.ranks, np.concatenate([f.ranks for f in findings]) if findings else []))
     waited = own.wait_us.mean(axis=1) / max(measures.step_us, 1e-9)
     waits = (waited >= settings.min_wait_share) & ~np.isin(np.arange(frame.size), accused)
-    waiters = np.flatnonzero(waits) if findings else np.empty(0, np.int64)
+    waits &= ~np.isin(measures.model.stage, [stage for f in findings for stage in f.stages])
+    # Who waits only waits for somebody: of what all ranks do alike, or nobody knows, that is not said.
+    waiters = np.flatnonzero(waits) if any(f.cls not in NOBODYS for f in findings) else np.empty(0, np.int64)
     lost = measures.share(measures.lost_own_us) >= settings.min_effect or not own.comparable.all()
-    if lost and not any(f.confidence >= settings.accuse_confidence for f in findings):
+    if lost and not any(f.confidence >= settings.accuse_confidence and f.cls not in ALL_ALIKE for f in findings):
         # Time is lost and nobody is accused: then, and only then, people ask whom all waited for. The walk is most of the work.
         waiting = measure(frame)
         blame = walk(frame, waiting)
         notes = [*notes[:incomplete], *_before(blame), *_by_clocks(frame, waiting), *notes[incomplete:]]
-        notes += [] if findings else _seen(measures, blame)
+        notes += [] if any(f.cls not in ALL_ALIKE for f in findings) else _seen(measures, blame)
     sure = [f for f in findings if f.confidence >= settings.accuse_confidence]
     gains = [f.gain_us for f in sure]
     # No step is shorter than the work that is usual in it, but for what all ranks do alike and should not.
-    least = float(measures.model.step_us(own.usual_parts_us).mean()) - sum(f.gain_us for f in sure if f.cls in ALL_ALIKE)
-    ideal = max(measures.step_us - sum(gains), least)
+    least = float(measures.model.step_us(own.usual_parts_us).mean()) - sum(f.gain_us for f in sure if f.cls in IN_THE_USUAL)
+    ideal = min(max(measures.step_us - sum(gains), least), measures.step_us)
     if gains and frame.launch_bound >= LAUNCH_BOUND:
         notes.append("the hosts set the pace and work on while kernels wait: what mending gives back is an upper bound")
     return Judgement(
@@ -118,11 +132,19 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         wait_share=float(waited[waiters].mean()) if waiters.size else 0.0,
         step_us=measures.step_us,
         ideal_step_us=ideal if gains else None,
-        comparable=bool(own.comparable.any()) or bool(findings) or _past_tells(frame, past),
+        why=_why(frame, own.comparable.any() or _past_tells(frame, past), one_run),
+        comparable=bool(findings) or (one_run and (bool(own.comparable.any()) or _past_tells(frame, past))),
         recovered_by_slowest=recovered_by(measures, slowest_rows(measures)),
         recovered_by_last_stage=recovered_by(measures, last_stage(measures)) if measures.model.stages > 1 else None,
         notes=notes,
     )
+
+
+def _why(frame: Frame, comparable: bool, one_run: bool) -> str:
+    """Why nobody can be compared, if it is so."""
+    if not comparable:
+        return (_small_roles(frame) or ["no worker has peers that do the same"])[0]
+    return "" if one_run else SEVERAL_RUNS
 
 
 def _ranked(measures: Measures, found: list[Finding], slow: Ints) -> list[Finding]:

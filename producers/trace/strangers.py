@@ -9,6 +9,10 @@ HEAD_BYTES = 4_096
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _RECORDER = re.compile(rb"pg_config|pg_status|nccl_comm_state|nccl_version|entries")
 _RECORDER_JSON = re.compile(rb'^\s*\{.{0,2000}"(?:pg_config|pg_status|nccl_comm_state)"\s*:', re.DOTALL)
+_TRACE = re.compile(
+    rb'"(?:traceEvents|schemaVersion|distributedInfo|deviceProperties|traceName|displayTimeUnit|baseTimeNanoseconds)"'
+)
+"""What only traces begin with: the groups of a large job fill more than the head, before its first event."""
 _STACKS = re.compile(rb"^Process \d+: |^Thread (?:\d+|0x[0-9A-Fa-f]+) \((?:active|idle)|^Python v\d+\.\d+", re.MULTILINE)
 _KINDS = (
     ("a Flight Recorder dump of torch, which tells the collective that hung, not what the steps did",
@@ -37,7 +41,7 @@ def known_stranger(path: Path) -> tuple[str, str] | None:
         return None
     if _PICKLE.match(head):
         return _RECORDED if _RECORDER.search(head) else _PICKLED
-    if _RECORDER_JSON.match(head) and b"traceEvents" not in head:
+    if _RECORDER_JSON.match(head) and not _TRACE.search(head):
         return _RECORDED
     if head[:1] not in (b"{", b"[") and _STACKS.search(head):
         return _SPIED

@@ -15,6 +15,7 @@ from eroica.schemas.groups import (
     GroupChunk,
     MetricColumns,
     PatternColumns,
+    PauseColumns,
     SlotName,
     StackRow,
     StepColumns,
@@ -53,6 +54,8 @@ class Scene:
     device: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     """What the request says of its trigger."""
+    pauses: dict[str, float] = field(default_factory=dict)
+    """Kind of pause → what each rank spends in it in each step, µs; a part of the own work."""
     readings: dict[str, float] = field(default_factory=dict)
     """What every host measured, in the same way."""
 
@@ -146,7 +149,14 @@ class Scene:
                 for at, m in enumerate(order)
             ],
             slots=[SlotName(communicator=at, op="all_reduce", index=0, bytes=8) for at in range(len(order))],
-            executions=executions, metrics=metrics,
+            executions=executions, metrics=metrics, pauses=self._pauses(len(here)),
+        )  # fmt: skip
+
+    def _pauses(self, ranks: int) -> PauseColumns:
+        told = [(row, what, us) for row in range(ranks) for what, us in sorted(self.pauses.items())]
+        return PauseColumns(
+            row=[row for row, _, _ in told], what=[what for _, what, _ in told], count=[STEPS] * len(told),
+            total_us=[STEPS * us for _, _, us in told], max_us=[us for _, _, us in told],
         )  # fmt: skip
 
 

@@ -156,6 +156,26 @@ def test_a_pause_that_wanders_from_rank_to_rank_is_nobodys_fault() -> None:
     assert not [c for c in verdict.causes if c.suspects.ranks]
 
 
+@pytest.mark.parametrize(("share", "cls"), [(0.04, None), (0.08, None), (0.2, "software_pause")])
+def test_a_little_of_what_most_jobs_have_is_noted_as_long_as_no_past_tells_how_much(share: float, cls: str | None) -> None:
+    verdict = judge(Scene(8, steady(BASE_US, {}), pauses={"alloc": share * BASE_US}))
+    assert [cause.class_ for cause in verdict.causes] == ([cls] if cls else [])
+    assert any("in alloc" in note for note in verdict.coverage.notes) == (cls is None)
+
+
+def test_who_may_have_been_waited_for_is_told_beside_a_pause_that_all_take() -> None:
+    verdict = judge(Scene(8, steady(BASE_US, {3: 1.06}, noise=0.03, seed=5), pauses={"alloc": 0.3 * BASE_US}))
+    assert [cause.class_ for cause in verdict.causes] == ["software_pause"]
+    assert any("rank 3 causes" in note for note in verdict.coverage.notes)
+
+
+@pytest.mark.parametrize(("share", "noted"), [(0.0, False), (0.3, True)])
+def test_nobody_is_cleared_where_a_rank_is_missing_and_the_others_wait(share: float, noted: bool) -> None:
+    verdict = judge(Scene(8, steady(BASE_US, {6: 1 + share}), absent=[6]))
+    assert verdict.causes == []
+    assert any("maybe for those that are missing" in note for note in verdict.coverage.notes) == noted
+
+
 @pytest.mark.parametrize(
     ("device", "readings", "causes"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from gallery import simulated
 
@@ -22,6 +23,7 @@ def judged(job: str, fault: str, seed: int) -> Judgement:
 
 HOSTS_ACROSS_STAGES = """job: {world: 12, framework: megatron, sizes: {tp: 1, pp: 4}, micro_batches: 16}
 cluster: {gpus_per_host: 4}"""
+HOSTS_ARE_STAGES = "job: {world: 32, framework: megatron, sizes: {tp: 2, pp: 4}, micro_batches: 8}"
 SHARDS_OF_TWO_HOSTS = """job: {world: 32, framework: hsdp, sizes: {dp_replicate: 4, dp_shard: 8}, sharding: 3}
 cluster: {gpus_per_host: 4}"""
 
@@ -39,6 +41,18 @@ def test_a_stage_that_is_heavy_on_all_of_its_workers_is_said_with_doubt_as_long_
     found = judged(HOSTS_ACROSS_STAGES, "{fault: stage_imbalance, dose: 1.3}", seed)
     assert [f.cls for f in found.findings] == ["pipeline_stage"]
     assert found.findings[0].confidence <= 0.8
+    stage = found.findings[0].stages[0]
+    assert not np.isin(np.arange(3 * stage, 3 * stage + 3), found.waiters).any()
+    # Layers that are moved make the other stages longer: that gives back less than the fault took.
+    assert found.ideal_step_us is not None and 1.1 < found.step_us / found.ideal_step_us < 1.3
+
+
+@pytest.mark.parametrize("fault", ["leftover_process", "cpu_contention"])
+def test_a_host_that_is_a_whole_stage_is_told_beside_the_stage_and_costs_what_it_costs(fault: str) -> None:
+    found = judged(HOSTS_ARE_STAGES, f"{{fault: {fault}, dose: 1.2, at: {{hosts: 1}}}}", 1)
+    assert [f.cls for f in found.findings] == ["pipeline_stage"]
+    assert any("stage 1 is all of host node-1" in note for note in found.notes)
+    assert found.ideal_step_us is not None and found.step_us / found.ideal_step_us == pytest.approx(1.2, abs=0.1)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eroica.offline.align import align_steps, missing_note, pair_notes
+from eroica.offline.align import align_steps, missing_note, pair_notes, run_notes
 from eroica.schemas.summaries import Communicator, Identity, Slot, StepRecord, Summary
 
 pytestmark = pytest.mark.unit
@@ -92,3 +92,21 @@ def test_of_two_workers_the_one_that_spends_less_in_what_they_share_came_late() 
     assert pair_notes([summary(0, range(3), total_us=8_300), summary(1, range(3), total_us=8_200)], 2) == []
     assert pair_notes([*given, summary(2, range(3))], 3) == []
     assert pair_notes(given, 128) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "worlds", "times_us", "says"),
+    [
+        ([0, 1, 2], [3, 3, 3], [(0, 9), (1, 10), (2, 11)], []),
+        ([0, 1, 2], [0, 0, 0], [(0, 9), (1, 10), (2, 11)], []),
+        ([0, 1, 2], [3, 8, 0], [(0, 9), (1, 10), (2, 11)], ["worlds of 3 and 8 ranks"]),
+        ([0, 1, 4], [4, 4, 4], [(0, 9), (1, 10), (2, 11)], ["rank 4 cannot be in a world of 4"]),
+        ([0, 1, 2], [3, 3, 3], [(0, 9), (1, 10), (50, 60)], ["rank 2 and the others were profiled at different times"]),
+        ([0, 1], [2, 2], [(0, 9), (50, 60)], []),  # of two, neither is the odd one
+    ],
+)
+def test_what_speaks_against_traces_of_one_run(
+    ranks: list[int], worlds: list[int], times_us: list[tuple[float, float]], says: list[str]
+) -> None:
+    notes = run_notes(ranks, worlds, times_us)
+    assert len(notes) == len(says) and all(part in note for part, note in zip(says, notes, strict=True))

@@ -96,6 +96,7 @@ def test_people_see_stages_and_group_kinds() -> None:
         (["--framework", "megatron", "--world", "8", "--tp", "2", "--dp", "2"], UsageError, "dp is given as 2, but the other"),
         (["--framework", "megatron", "--world", "8", "--pp", "2", "--placement", "w"], UsageError, "not a placement"),
         (["--framework", "megatron", "--world", "8", "--vpp", "3", "--placement", "v"], UsageError, "exactly two stages"),
+        (["--framework", "megatron", "--world", "8", "--vpp", "1000000"], UsageError, "use 1 to 1024"),
         (["--framework", "ddp", "--world", "8", "--placement", "v"], UsageError, "no option 'placement'"),
         (
             ["--framework", "megatron", "--world", "8", "--order", "tp-dp-pp", "--use-tp-pp-dp-mapping"],

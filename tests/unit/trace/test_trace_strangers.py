@@ -41,6 +41,7 @@ class Loud:
         (b"PK\x03\x04", "compressed"),
         (b"", None),
         (b'{"traceEvents": []}', None),
+        (json.dumps({"schemaVersion": 1, "distributedInfo": {"pg_config": [{"ranks": [*range(2_000)]}]}}).encode(), None),
         (b'{"entries": 1}', None),
         (b"\x1f\x8b", None),
         (b"Process 7 of 8 started", None),
