@@ -101,7 +101,8 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     findings = _ranked(measures, found, slow)
     notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a mean step in {f.functions[0]}" for f in aside]
     notes += [*stage_notes, *exchange_notes]
-    one_run = _one_clockwork(measures) == 1
+    # A single step may have been cut differently on each rank.
+    one_run = _one_clockwork(measures) == 1 or (steps.size == 1 and not findings)
     notes += [] if findings or past is not None else grown_note(measures)
     if not one_run:
         notes.append(SEVERAL_RUNS)
@@ -132,7 +133,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         wait_share=float(waited[waiters].mean()) if waiters.size else 0.0,
         step_us=measures.step_us,
         ideal_step_us=ideal if gains else None,
-        why=_why(frame, own.comparable.any() or _past_tells(frame, past), one_run),
+        why=_why(frame, bool(own.comparable.any()) or _past_tells(frame, past), one_run),
         comparable=bool(findings) or (one_run and (bool(own.comparable.any()) or _past_tells(frame, past))),
         recovered_by_slowest=recovered_by(measures, slowest_rows(measures)),
         recovered_by_last_stage=recovered_by(measures, last_stage(measures)) if measures.model.stages > 1 else None,
