@@ -2,7 +2,9 @@
 
 Of two launches of one name that are alive at once, the one that began later is refused; the earlier one is not disturbed. A
 launch that was just killed looks alive for a moment, so the later one waits until the other speaks again (then it is refused)
-or has been silent for two announcement intervals (then it is announced).
+or has been silent for two announcement intervals (then it is announced). On one host it waits for the end of the other's
+processes, and is refused if they outlive it by :data:`OVERLAP_US`. The launches of a name share a key on each host, so a
+launch that lives has the last word: it speaks again after the end of another.
 """
 
 from __future__ import annotations
@@ -107,39 +109,56 @@ class Announcer:
     def due(self, runs: Mapping[tuple[str, str], Run], now_us: int) -> list[Output]:
         """The announcements to send now. Sets ``refused`` of each run."""
         self._known = {key: known for key, known in self._known.items() if key in runs}
-        outputs: list[Output] = []
+        ends: list[Output] = []
+        news: list[Output] = []
         for key in sorted(runs):
             run = runs[key]
+            if run.refused and run.over:
+                continue  # It came and went beside the other: nothing of it is to be told any more.
             known = self._known.setdefault(key, _Known(now_us))
             if known.standing == "unknown" and now_us - known.first_seen_us < FIRST_LOOK_US:
                 continue
             known.standing, reason = self._judge(run, known, runs, now_us)
             run.refused = known.standing == "refused"
             if known.standing == "free":
-                outputs += self._announce(run, known, now_us)
+                (ends if run.ended else news).extend(self._announce(run, known, now_us))
             elif known.standing == "refused":
                 self._say(known, reason)
                 if known.content is not None and not known.content.ended:
                     # It was announced before the other was seen: take it back.
-                    outputs.append(self._output(msgspec.structs.replace(known.content, ended=True), now_us))
+                    ends.append(self._output(msgspec.structs.replace(known.content, ended=True), now_us))
                 known.content = None
-        return outputs
+        return ends + news + self._again({output.key for output in ends}, runs, now_us)
 
     def problem_of(self, run: Run) -> str:
         """What contradicts itself in the launch's shape; empty if nothing does."""
         known = self._known.get(run.key)
         return known.problem if known is not None else ""
 
+    def _again(self, keys: set[str], runs: Mapping[tuple[str, str], Run], now_us: int) -> list[Output]:
+        """Living launches whose word was overwritten: the end of another was just said under one of *keys*."""
+        outputs: list[Output] = []
+        for key, known in sorted(self._known.items()):
+            content = known.content
+            if content is None or content.ended or runs[key].over or known.announced_at_us == now_us:
+                continue
+            if message_key(content.job, self._host) in keys:
+                known.announced_at_us = now_us
+                outputs.append(self._output(content, now_us))
+        return outputs
+
     def _judge(self, run: Run, known: _Known, runs: Mapping[tuple[str, str], Run], now_us: int) -> tuple[Standing, str]:
         began = (run.started_at_us, run.run_id)
+        wait = False
         for other in runs.values():
             earlier = other.job == run.job and other is not run and (other.started_at_us, other.run_id) < began
-            if earlier and not other.over and now_us - run.started_at_us > OVERLAP_US:
-                return "refused", _two_jobs(run, self._host, other.run_id, self._host)
+            if earlier and not other.over:
+                if now_us - run.started_at_us > OVERLAP_US:
+                    return "refused", _two_jobs(run, self._host, other.run_id, self._host)
+                wait = True
         starts: dict[str, int] = {}
         for row in known.rivals:
             starts[row.run_id] = min(row.started_at_us, starts.get(row.run_id, row.started_at_us))
-        wait = False
         for row in known.rivals:
             stale = row.ended or now_us - row.announced_at_us >= 2 * self._interval_us
             # Other launches of this very host are known at first hand.

@@ -266,9 +266,10 @@ class HostState:
         """A launch that died and was begun anew (as another launch) is over: it does not stand still."""
         newest: dict[str, int] = {}
         for run in self.runs.values():
-            newest[run.job] = max(run.started_at_us, newest.get(run.job, 0))
+            if not run.refused:
+                newest[run.job] = max(run.started_at_us, newest.get(run.job, 0))
         for run in self.runs.values():
-            if run.over and run.started_at_us < newest[run.job]:
+            if run.over and run.started_at_us < newest.get(run.job, 0):
                 for worker in run.workers.values():
                     worker.ended = True
 

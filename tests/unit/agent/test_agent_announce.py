@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from agent_unit_kit import MONO_NS, NOW_US, hello
 
-from eroica.producers.agent.announce import FIRST_LOOK_US, OVERLAP_US, Announcer, Row
+from eroica.producers.agent.announce import FIRST_LOOK_US, OVERLAP_US, Announcer, Row, row_of
 from eroica.producers.agent.counters import Counters
-from eroica.producers.agent.hoststate import HostState
+from eroica.producers.agent.hoststate import PROCESS_GONE, HostState
 from eroica.producers.hook.wire import GOODBYE, Event
+from eroica.schemas.iterations import IterationBatch
 from eroica.schemas.jobs import JobAnnouncement
 
 pytestmark = pytest.mark.unit
@@ -163,6 +164,89 @@ def test_two_launches_of_one_name_on_one_host() -> None:
     assert "run-old" in host.announcer.errors[0] and "run-new" in host.announcer.errors[0]
     host.state.gone(100)
     assert [a.run_id for a in host.due()] == ["run-new"]
+
+
+class Beside:
+    """Two launches of one name on one host, told turn by turn as the agent does; ``words`` are those on the key, in order."""
+
+    def __init__(self) -> None:
+        self.host = Host()
+        self.words: list[tuple[str, bool]] = []
+        self.newest: Row | None = None
+
+    def do(self, deed: str) -> None:
+        """``begins RUN``, ``says goodbye RUN``, ``is killed RUN``, or a number of seconds that pass."""
+        if deed.isdigit():
+            for _ in range(int(deed)):
+                self.turn()
+                self.host.now += SECOND
+            return
+        what, _, run = deed.rpartition(" ")
+        pid = {"old": 100, "new": 200}[run]
+        if what == "begins":
+            self.host.hello(pid, run_id=run)
+        elif what == "says goodbye":
+            self.host.state.event(Event(GOODBYE, pid, 0, MONO_NS, 0, 0))
+        else:
+            assert what == "is killed"
+            self.host.state.gone(pid)
+
+    def turn(self) -> None:
+        for word in self.host.due():
+            self.words.append((word.run_id, word.ended))
+            self.newest = row_of(word)
+        self.host.state.batches(self.host.now, MONO_NS)
+        self.host.look(*([self.newest] if self.newest else []))
+
+
+OLD, OLD_ENDS, NEW, NEW_ENDS = ("old", False), ("old", True), ("new", False), ("new", True)
+BOTH_BEGIN = ["begins old", "10", "begins new"]
+TURNS: list[tuple[str, list[str], list[tuple[str, bool]]]] = [
+    ("the later one lives on", [*BOTH_BEGIN, "15"], [OLD]),
+    ("the later one leaves while it waits", [*BOTH_BEGIN, "2", "says goodbye new", "15"], [OLD]),
+    ("the later one leaves when it is refused", [*BOTH_BEGIN, "8", "says goodbye new", "9"], [OLD]),
+    ("the later one is killed when it is refused", [*BOTH_BEGIN, "8", "is killed new", "9"], [OLD]),
+    ("both leave", [*BOTH_BEGIN, "8", "says goodbye new", "says goodbye old", "9"], [OLD, OLD_ENDS]),
+    ("the earlier one ends while the later one waits", [*BOTH_BEGIN, "2", "says goodbye old", "9"], [OLD, OLD_ENDS, NEW]),
+    ("the earlier one ends later", [*BOTH_BEGIN, "9", "says goodbye old", "9"], [OLD, OLD_ENDS, NEW]),
+    ("begun anew after an orderly end", ["begins old", "10", "says goodbye old", "begins new", "9"], [OLD, OLD_ENDS, NEW]),
+    ("begun anew after its death", ["begins old", "10", "is killed old", "begins new", "9"], [OLD, OLD_ENDS, NEW]),
+    ("begun anew, its death seen later", [*BOTH_BEGIN, "2", "is killed old", "9"], [OLD, NEW, OLD_ENDS, NEW]),
+    ("the new one of the two ends", [*BOTH_BEGIN, "says goodbye old", "9", "says goodbye new", "9"],
+     [OLD, OLD_ENDS, NEW, NEW_ENDS]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("deeds", "words"), [case[1:] for case in TURNS], ids=[case[0] for case in TURNS])
+def test_what_is_said_under_the_one_key_of_two_launches(deeds: list[str], words: list[tuple[str, bool]]) -> None:
+    beside = Beside()
+    for deed in deeds:
+        beside.do(deed)
+    assert beside.words == words
+
+
+def test_after_a_launch_was_taken_back_the_one_that_lives_has_the_last_word() -> None:
+    host = Host()
+    host.hello(200, run_id="new")
+    host.look()
+    assert [(a.run_id, a.ended) for a in host.due()] == [NEW]
+    host.now += SECOND
+    host.hello(100, run_id="old")
+    # The agent was restarted: the topic says that this launch is the older one.
+    host.look(Row("job", "old", "h", NOW_US - 500 * SECOND, NOW_US - SECOND, False))
+    assert [(a.run_id, a.ended) for a in host.due()] == [OLD]
+    host.now += OVERLAP_US + SECOND
+    assert [(a.run_id, a.ended) for a in host.due()] == [NEW_ENDS, OLD]
+    assert host.due() == []
+
+
+def test_a_launch_that_dies_after_a_refused_one_left_is_no_orderly_end() -> None:
+    beside = Beside()
+    for deed in (*BOTH_BEGIN, "8", "is killed new", "2", "is killed old", "2"):
+        beside.do(deed)
+    (batch,) = [output.message for output in beside.host.state.batches(beside.host.now, MONO_NS)]
+    assert isinstance(batch, IterationBatch)
+    assert (batch.run_id, batch.ranks[0].ended, batch.ranks[0].last_event) == ("old", False, PROCESS_GONE)
 
 
 def test_an_agent_that_was_restarted_does_not_make_its_launch_younger() -> None:
