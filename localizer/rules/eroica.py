@@ -39,7 +39,9 @@ LESSER_SHARE = 0.15
 FEW_STEPS = {1: 0.55, 2: 0.85}
 """By how much fewer than three steps lower the confidence."""
 UNEQUAL_STEPS = 1.3
-"""Ranks of one job that keep step do not differ by more in the length of their steps."""
+"""Ranks of one job that keep step do not differ by more in the length of their steps …"""
+UNEQUAL_RUNS = 2.0
+"""… and beyond this they are of several runs, though nobody stands out: short steps on busy CPUs differ by less."""
 ALL_ALIKE = frozenset({"whole_job", "software_pause", "unknown"})
 """Classes of causes that may be on all ranks alike."""
 NOBODYS = frozenset({"whole_job", "unknown"})
@@ -102,7 +104,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a mean step in {f.functions[0]}" for f in aside]
     notes += [*stage_notes, *exchange_notes]
     # A single step may have been cut differently on each rank.
-    one_run = _one_clockwork(measures) == 1 or (steps.size == 1 and not findings)
+    one_run = _one_clockwork(measures, UNEQUAL_STEPS if findings else UNEQUAL_RUNS) == 1 or (steps.size == 1 and not findings)
     notes += [] if findings or past is not None else grown_note(measures)
     if not one_run:
         notes.append(SEVERAL_RUNS)
@@ -182,10 +184,10 @@ def _confidence(measures: Measures, finding: Finding, explains: float, slow: Int
     return round(float(min(1.0, raw) * (1.0 - finding.doubt) * frame.coverage * steps * _one_clockwork(measures)), 3)
 
 
-def _one_clockwork(measures: Measures) -> float:
-    """1 if all ranks' steps are equally long, as those of one job are; less where they are not."""
+def _one_clockwork(measures: Measures, ratio: float = UNEQUAL_STEPS) -> float:
+    """1 if all ranks' steps are equally long, up to *ratio*, as those of one job are; less where they are not."""
     each = row_medians(measures.own.step_us)
-    return 1.0 if float(each.max()) <= UNEQUAL_STEPS * float(each.min()) else 0.6
+    return 1.0 if float(each.max()) <= ratio * float(each.min()) else 0.6
 
 
 def _partial(partial: int) -> list[str]:
