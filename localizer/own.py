@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,7 @@ FALSE_ALARMS = 1e-3
 """Chance that a healthy frame holds an outlier by the normal distribution, however many workers it has."""
 
 Bools = npt.NDArray[np.bool_]
+_N = TypeVar("_N", float, Floats)
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         lasting = np.where(known[rows], np.minimum(lasting, LASTING_KNOWN * level[rows]), lasting)
         chance = np.hypot(np.where(known[rows], np.sqrt(2), 1.0) * single, lasting)
         chance = np.where(spread[rows] > RESTLESS * level[rows], WILD * chance, chance)
-        share = np.where(known[rows], FLOOR_KNOWN * (1 + FLOOR_KNOWN_FEW / few[rows]), FLOOR * (1 + FLOOR_FEW / few[rows]))
+        share = np.where(known[rows], FLOOR_KNOWN * (1 + FLOOR_KNOWN_FEW / few[rows]), floor_share(few[rows]))
         floor = share * level[rows]
         z[rows] = excess[rows] / np.maximum(np.maximum(chance, floor), 1e-9)
     parts.setflags(write=False)
@@ -197,6 +199,11 @@ def few_samples(limit: float, freedom: int) -> float:
     """
     n = max(freedom, 1)
     return min(MAX_WIDER, 1 + (limit**2 + 1) / (4 * n) + (5 * limit**4 + 16 * limit**2 + 3) / (96 * n**2))
+
+
+def floor_share(peers: _N) -> _N:
+    """Share of the own time that lasting differences between so many equal machines are taken as at least."""
+    return FLOOR * (1 + FLOOR_FEW / peers)
 
 
 def _lasting_spread(lasting: Floats) -> float:

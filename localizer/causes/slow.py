@@ -9,7 +9,7 @@ from eroica.localizer.causes.places import places
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, stable_order
-from eroica.localizer.own import FLOOR, FLOOR_FEW, MIN_PEERS, PAIR, Bools, chance_limit, few_samples, lasting_level
+from eroica.localizer.own import MIN_PEERS, PAIR, Bools, chance_limit, few_samples, floor_share, lasting_level
 from eroica.localizer.profile import function_evidence, grown_functions
 from eroica.localizer.robust import MAD_TO_SIGMA, spread_of
 from eroica.schemas.verdicts import Evidence
@@ -104,7 +104,7 @@ def _host_z(measures: Measures) -> Floats:
             single = lasting_level(beyond[mine])
             between = spread_of(single - np.repeat(level, size)) / float(np.sqrt(size.min()))
         each = MAD_TO_SIGMA * float(np.median(np.abs(apart - level[:, None])))
-        floor = FLOOR * float(np.median(own.usual_us[mine[: size[0]]])) * (1 + FLOOR_FEW / heads.size)
+        floor = floor_share(heads.size) * float(np.median(own.usual_us[mine[: size[0]]]))
         freedom = (heads.size if heads.size >= MIN_PEERS else mine.size - heads.size + 1) - 1
         chance = few_samples(float(own.limit[0]), freedom) * max(between, 1.25 * each / np.sqrt(own.steps.size))
         out[mine] = np.repeat(level / np.maximum(np.maximum(chance, floor / np.sqrt(size)), 1e-9), size)
@@ -127,7 +127,7 @@ def _part_z(measures: Measures, least: float) -> Floats:
             continue
         level = float(np.median(own.usual_us[rows[0]]))
         wider = few_samples(float(own.limit[0]), rows.size - 1)
-        floor = FLOOR * (1 + FLOOR_FEW / rows.size) * level
+        floor = floor_share(rows.size) * level
         for part, usual in zip(own.parts_us, own.usual_parts_us, strict=True):
             apart = part[rows] - usual[rows]
             lasting = lasting_level(apart)
