@@ -47,6 +47,7 @@ def read_partitions(
     settle_s: float = 0.5,
     poll_s: float = 0.2,
     stop: Callable[[], bool] = never,
+    on_caught_up: Callable[[], None] | None = None,
     client_id: str = "eroica-reader",
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[list[Incoming]]:
@@ -55,6 +56,8 @@ def read_partitions(
     :param to_end: end when everything was read that was there at the start: every partition has reported its end and nothing came
         for *settle_s*; or, while others keep writing, ``BUSY_S`` after each was read up to its end offset of the start.
     :param stop: asked between batches.
+    :param on_caught_up: called once, after the batch that brought the last of what was there at the start (an empty batch alone
+        says only that the broker had nothing ready).
     :returns: batches in offset order within each partition; an **empty** batch each *poll_s* without news, so that a caller can
         look after its own time. Transactions: only committed messages.
     :raises BrokerError: broker unreachable, topic missing, rights missing. A broker that goes away later is waited for.
@@ -63,7 +66,7 @@ def read_partitions(
     try:
         name = full_name(settings, topic)
         chosen = sorted(partitions) if partitions is not None else sorted(partition_ids(consumer, settings, topic))
-        ends = _end_offsets(consumer, name, chosen, stop, clock) if to_end else {}
+        ends = _end_offsets(consumer, name, chosen, stop, clock) if to_end or on_caught_up is not None else {}
         consumer.assign(_positions(consumer, name, chosen, start))
         at_end: set[int] = set()
         unread = set(ends)
@@ -78,6 +81,9 @@ def read_partitions(
                 unread -= {m.partition for m in batch if m.offset + 1 >= ends[m.partition]}
                 read_since = clock()
             yield batch
+            if on_caught_up is not None and not unread:
+                on_caught_up()
+                on_caught_up = None
             if not to_end:
                 continue
             if not batch and len(at_end) == len(chosen) and clock() - quiet_since >= settle_s:

@@ -64,15 +64,14 @@ def verdicts(
     """See ``HELP``."""
     from eroica.bus import check_broker
     from eroica.consumers.render import render_verdict, short_line
-    from eroica.consumers.verdicts import is_finding, latest, read_verdicts
+    from eroica.consumers.verdicts import is_finding, read_verdicts
 
     if as_json and short:
         raise UsageError("a verdict is printed in one way", do="give one of --json and --short")
     settings = common.settings()
     check_broker(settings.kafka)
     console, found, count = out(), False, 0
-    items = read_verdicts(settings.kafka, job=job, follow=follow)
-    for item in latest(items, last) if last is not None else items:
+    for item in read_verdicts(settings.kafka, job=job, last=last, follow=follow):
         if item is None:
             continue
         count += 1

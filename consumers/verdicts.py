@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import logging
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from eroica.bus import Incoming, read_partitions
@@ -59,45 +60,59 @@ class VerdictFilter:
         return ReadVerdict(verdict, record.value or b"", record.where)
 
 
+class Latest:
+    """Of the verdicts added the *count* latest by event time; of equal times those added last. Pure."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._kept: list[tuple[str, int, ReadVerdict]] = []
+        self._added = 0
+
+    def add(self, item: ReadVerdict) -> None:
+        """Keep *item* if it is among the latest."""
+        heapq.heappush(self._kept, (item.verdict.event_time, self._added, item))
+        self._added += 1
+        if len(self._kept) > self._count:
+            heapq.heappop(self._kept)
+
+    def all(self) -> list[ReadVerdict]:
+        """Those kept, oldest first."""
+        return [item for _, _, item in sorted(self._kept, key=lambda entry: entry[:2])]
+
+
 def read_verdicts(
     settings: KafkaSettings,
     *,
     job: str | None = None,
+    last: int | None = None,
     follow: bool = False,
     stop: Callable[[], bool] = never,
 ) -> Iterator[ReadVerdict | None]:
     """Verdicts of committed transactions, oldest first within a job.
 
+    :param last: of what the topic holds already only so many, the latest by event time; what comes later comes all.
     :param follow: go on when the end is reached.
     :yields: a verdict, or ``None`` each time the topic had no news for a moment, so that the caller can look after its own time.
     :raises BrokerError: broker unreachable or topic missing.
     """
-    accepted = VerdictFilter(job)
-    for batch in read_partitions(settings, "verdicts", to_end=not follow, stop=stop, client_id="eroica-verdicts"):
+    accepted, there = VerdictFilter(job), None if last is None else Latest(last)
+    caught_up = threading.Event()
+    for batch in read_partitions(
+        settings, "verdicts", to_end=not follow, stop=stop, on_caught_up=caught_up.set, client_id="eroica-verdicts"
+    ):
+        if there is not None and caught_up.is_set():
+            yield from there.all()
+            there = None
         for record in batch:
             found = accepted.feed(record)
-            if found is not None:
+            if found is not None and there is not None:
+                there.add(found)
+            elif found is not None:
                 yield found
         if not batch:
             yield None
-
-
-def latest(items: Iterable[ReadVerdict | None], count: int) -> Iterator[ReadVerdict | None]:
-    """Of what the topic holds already the *count* latest by event time, oldest first; all that comes later as it comes.
-
-    :param items: as from :func:`read_verdicts`; the first ``None`` is where the topic had no more.
-    """
-    kept: list[tuple[str, int, ReadVerdict]] = []
-    source = iter(items)
-    for number, item in enumerate(source):
-        if item is None:
-            break
-        heapq.heappush(kept, (item.verdict.event_time, number, item))
-        if len(kept) > count:
-            heapq.heappop(kept)
-    yield from (item for _, _, item in sorted(kept, key=lambda entry: entry[:2]))
-    yield None
-    yield from source
+    if there is not None:
+        yield from there.all()
 
 
 def is_finding(verdict: Verdict) -> bool:

@@ -156,6 +156,21 @@ def test_reading_to_the_end_ends_while_others_write_on(settings: KafkaSettings, 
         assert rows >= 500
 
 
+def test_a_follower_is_told_when_it_has_what_was_there_not_at_the_first_pause(settings: KafkaSettings) -> None:
+    with BusProducer(settings) as producer:
+        for number in range(40):
+            producer.send("control", key=str(number), value=str(number).encode())
+        assert producer.flush(20) == 0
+    told = threading.Event()
+    before: list[Incoming] = []
+    deadline = time.monotonic() + 30
+    for batch in read_partitions(
+        settings, "control", poll_s=0.001, on_caught_up=told.set, stop=lambda: told.is_set() or time.monotonic() > deadline
+    ):
+        before += batch
+    assert sorted(int(m.value or b"-1") for m in before) == list(range(40))
+
+
 def test_reading_starts_where_it_is_told(settings: KafkaSettings) -> None:
     with BusProducer(settings) as producer:
         for index in range(10):
