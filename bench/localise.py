@@ -4,12 +4,12 @@
     python bench/localise.py --workers 1000000              # 5 GB of memory
     python bench/localise.py --workers 100000 --profile     # and where the time goes
 
-Each size runs in a process of its own, on one core, and keeps freed memory as ``eroica localize`` does; shown is the best of three
-takes (of two beyond 100,000 workers) and, beside it, the first. A worker has 20 functions, five steps with their phases, four collectives a
-step, two pauses and six readings; one rank is slow. Both rules start from the same columns in memory and on the same core:
-``eroica`` goes all the way to the verdict's bytes, the published rule (D, Δ against min(100, |W|) sampled peers, Eq. 11) to
-the set of abnormal workers and functions. Decoding is measured beside it on real messages of the same content, as JSON from
-the topic.
+Each size runs in a process of its own, on one core, and keeps freed memory as ``eroica localize`` does. Shown is the best of
+three takes (of two beyond 100,000 workers) and, beside it, the first. A worker has 20 functions, five steps with their phases,
+four collectives a step, two pauses and six readings; one rank is slow. Both rules start from the same columns in memory and on
+the same core: ``eroica`` goes all the way to the verdict's bytes, the published rule (D, Δ against min(100, |W|) sampled peers,
+Eq. 11) to the set of abnormal workers and functions. Decoding is measured beside it on real messages of the same content, as JSON
+from the topic.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def main() -> int:
         print(json.dumps(asdict(measure(sizes[0], options.profile, 1.0 if options.healthy else SLOW))))
         return 0
     if not options.json:
-        print(f"{'workers':>9} {'eroica s':>9} {'CPU s':>7} {'first s':>8} {'paper s':>9} {'CPU s':>7} {'ratio':>6} {'goal s':>7} "
-              f"{'decoding s':>11} {'peak GB':>8}")  # fmt: skip
+        print(f"{'workers':>9} {'eroica s':>9} {'CPU s':>7} {'first s':>8} {'paper s':>9} {'CPU s':>7} {'ratio':>6} "
+              f"{'goal s':>7} {'decoding s':>11} {'peak GB':>8}")  # fmt: skip
     results = []
     for size in sizes:
         command = [sys.executable, __file__, "--here", "--workers", str(size), *(["--profile"] if options.profile else []),
@@ -172,8 +172,8 @@ def main() -> int:
             continue
         goal = f"{r.goal_s:>7g}" if r.goal_s else f"{'':>7}"
         print(
-            f"{r.workers:>9,} {r.eroica_s:>9.3f} {r.eroica_cpu_s:>7.3f} {r.first_s:>8.3f} {r.paper_s:>9.3f} {r.paper_cpu_s:>7.3f} "
-            f"{r.eroica_s / r.paper_s:>6.2f} {goal} {r.decode_s:>11.2f} {r.peak_bytes / 1e9:>8.2f}",
+            f"{r.workers:>9,} {r.eroica_s:>9.3f} {r.eroica_cpu_s:>7.3f} {r.first_s:>8.3f} {r.paper_s:>9.3f} "
+            f"{r.paper_cpu_s:>7.3f} {r.eroica_s / r.paper_s:>6.2f} {goal} {r.decode_s:>11.2f} {r.peak_bytes / 1e9:>8.2f}",
             flush=True,
         )
     if not options.json:
