@@ -130,6 +130,10 @@ def renamed(rows: Rows, name: Callable[[dict[str, Any]], int]) -> Rows:
     return [{**r, "rank": name(r)} for r in rows]
 
 
+def of(row: dict[str, Any], kind: str, lane: int) -> bool:
+    return (row["optype"], row["dp_rank"]) == (kind, lane)
+
+
 CONTRADICTIONS: dict[str, tuple[Callable[[Rows], Rows], str]] = {
     "two replicas change names": (
         lambda rows: renamed(rows, lambda r: {0: 2, 2: 0}.get(r["dp_rank"], r["dp_rank"]) + 4 * r["stage"]),
@@ -141,7 +145,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Rows], Rows], str]] = {
         "rows name another rank than most",
     ),
     "sequence numbers run backwards": (
-        lambda rows: [{**r, "seq_id": 3 - r["seq_id"]} if (r["optype"], r["dp_rank"]) == ("forward-compute", 3) else r for r in rows],
+        lambda rows: [{**r, "seq_id": 3 - r["seq_id"]} if of(r, "forward-compute", 3) else r for r in rows],
         "'seq_id' and 'start_ts' contradict",
     ),
     "stages share a place in the model": (
