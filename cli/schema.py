@@ -39,7 +39,7 @@ def schema(
     as_json: Annotated[bool, typer.Option("--json", help="settings as JSON Schema, the list as JSON.")] = False,
 ) -> None:
     """See ``HELP``."""
-    from eroica.schemas.jsonschema import SETTINGS, file_schema, indented, schema_names, schema_text, write_schemas
+    from eroica.schemas.jsonschema import SETTINGS, indented, schema_names, schema_text, write_schemas
 
     names = [*schema_names(), SCENARIO]
     if directory is not None:
@@ -53,9 +53,9 @@ def schema(
     elif name not in names:
         raise UsageError(f"there is no schema {name[:80]!r}", do=f"known: {', '.join(names)}")
     elif name == SCENARIO:
-        from eroica.simulator.scenario import Scenario
+        from eroica.simulator.fileschema import scenario_schema
 
-        typer.echo(indented(file_schema(SCENARIO, Scenario)), nl=False)
+        typer.echo(indented(scenario_schema()), nl=False)
     elif name == SETTINGS and not as_json:
         _print_settings(common)
     else:

@@ -65,8 +65,10 @@ def localize(common: Common) -> int:
     """See ``LOCALIZE_HELP``."""
     settings = common.settings()
     set_up_logging()
+    from eroica.localizer.memory import keep_freed_memory
     from eroica.localizer.service import run_localizer
 
+    keep_freed_memory()
     return run_localizer(settings)
 
 
