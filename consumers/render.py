@@ -88,7 +88,7 @@ def _facts(verdict: Verdict) -> Table:
     _row(table, "seen", _coverage(verdict.coverage))
     for note in verdict.coverage.notes[:MAX_NOTES]:
         _row(table, "", one_line(note))
-    _row(table, "when", one_line(verdict.event_time, 40))
+    _row(table, "when", one_line(verdict.event_time, 40) or "not known: the input holds no date")
     _row(table, "id", one_line(verdict.verdict_id, 80))
     return table
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from eroica.localizer.judged import Watcher, nobody
-from eroica.offline.align import align_steps, missing_note, pair_notes, run_notes
+from eroica.offline.align import EPOCH_US, align_steps, missing_note, pair_notes, run_notes, when
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.recording import MANIFEST, read_manifest
@@ -33,6 +33,8 @@ from eroica.topology.jobview import JobView
 OFFLINE = "offline"
 MAX_NAMED = 10
 """Files that gave nothing and are named in the verdict."""
+FIRST_DATE = when(EPOCH_US)
+"""What is earlier is no time of day: the traces count from a start of their own."""
 
 Tell = Callable[[str, int, int], None]
 """What is being read, how many are done, how many there are."""
@@ -215,4 +217,5 @@ def _with_notes(verdict: Verdict, notes: list[str]) -> Verdict:
     own = [note for note in verdict.coverage.notes if not note.startswith("class ") or " was closed by " not in note]
     coverage = msgspec.structs.replace(verdict.coverage, notes=[*notes[:30], *own])
     provenance = msgspec.structs.replace(verdict.provenance, inputs={})
-    return msgspec.structs.replace(verdict, coverage=coverage, provenance=provenance)
+    latest = verdict.event_time if verdict.event_time >= FIRST_DATE else ""
+    return msgspec.structs.replace(verdict, event_time=latest, coverage=coverage, provenance=provenance)

@@ -181,7 +181,7 @@ class Verdict(Message, frozen=True, kw_only=True, tag="verdict"):
     status: Status
     headline: str
     event_time: str
-    """Latest event time of the input, RFC 3339, UTC."""
+    """Latest event time of the input, RFC 3339, UTC; empty where files hold no date."""
     causes: list[Cause] = msgspec.field(default_factory=list)
     waiters: Waiters = msgspec.field(default_factory=Waiters)
     impact: Impact = msgspec.field(default_factory=Impact)
