@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -14,7 +14,6 @@ from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
-from eroica.schemas.ranks import say_ranks
 from eroica.schemas.wording import did_you_mean, say_count
 
 HELP = """Simulate a training job with the faults of a scenario, and write its messages as a recording or send them to a broker.
@@ -67,6 +66,7 @@ def simulate(
         simulation = Simulation(loaded, seed)
         emission = Emission(simulation)
     truth = labels(simulation, emission.request.request)
+    from eroica.offline.planted import say_cause
     from eroica.offline.simulated import send_to_broker, write_recording
 
     with err().status("simulating …") as status:
@@ -94,16 +94,8 @@ def simulate(
     told = ", ".join(f"{name} {count}" for name, count in counts.items())
     out().print(f"{one_line(directory or settings.kafka.bootstrap)}: {told}")
     for cause in truth["causes"] or [{"fault": "nothing", "suspects": {}}]:
-        where = "; ".join(_place(kind, value) for kind, value in cause["suspects"].items() if value)
-        out().print(f"  broken: {cause['fault']}{f' at {where}' if where else ''}")
+        out().print(f"  broken: {say_cause(cause)}")
     return 0
-
-
-def _place(kind: str, value: str | list[Any]) -> str:
-    """Suspects of one kind, as people read them."""
-    if kind == "ranks":
-        return one_line(say_ranks(str(value), 100))
-    return f"{kind if len(value) > 1 else kind[:-1]} {one_line(', '.join(map(str, value)), 100)}"
 
 
 def _path(scenario: str) -> Path:
