@@ -33,4 +33,3 @@ def keep_freed_memory() -> bool:
     taken = [mallopt(_MMAP_MAX, 0), mallopt(_TRIM_THRESHOLD, -1), mallopt(_TOP_PAD, TOP_PAD)]
     _log.debug("freed memory is kept: %s", taken)
     return all(taken)
-
