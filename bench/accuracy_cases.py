@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eroica.simulator.faults import FAULTS
-from eroica.simulator.scenario import Scenario, parse_scenario
+from eroica.simulator.scenario import Scenario
+from eroica.simulator.source import parse_scenario
 
 DOSES = {"loud": 1.3, "quiet": 1.15, "masked": 1.05}
 _MEGATRON = "framework: megatron, schedule: 1f1b, sharding: 1"

@@ -19,7 +19,7 @@ from needs import DATA, existing
 from eroica.simulator.effects import Effects
 from eroica.simulator.engine import Engine
 from eroica.simulator.noise import noise_of
-from eroica.simulator.scenario import parse_scenario
+from eroica.simulator.source import parse_scenario
 from eroica.simulator.workload import build_workload
 from eroica.topology.stepgraph import Op
 from eroica.topology.straggler_analysis import read_timeline

@@ -40,8 +40,8 @@ from eroica.schemas.summaries import Expectation, Summary
 from eroica.schemas.topics import message_key
 from eroica.schemas.verdicts import Verdict
 from eroica.simulator.messages import Emission
-from eroica.simulator.scenario import parse_scenario
 from eroica.simulator.simulation import Simulation
+from eroica.simulator.source import parse_scenario
 from eroica.streams.collect import GroupCore
 
 GOAL_S = 3.0

@@ -14,6 +14,7 @@ from eroica.schemas.errors import InvalidInput, UsageError
 from eroica.schemas.wording import say_count
 
 if TYPE_CHECKING:
+    from eroica.offline.planted import Planted
     from eroica.offline.recording import Manifest
     from eroica.offline.replay import ReplayResult
     from eroica.schemas.settings import EroicaSettings
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 HELP = """Feed a recording to the same cores and come to its verdicts again, without a broker and without a clock.
 
 The settings are those that the recording carries; --set changes some, --config replaces them. With --to-kafka the recording is
-published under another prefix instead.
+published under another prefix instead. What `eroica simulate` wrote is also held against what it planted.
 
 Example: eroica replay recording --verify
 
@@ -51,9 +52,15 @@ def register(app: typer.Typer) -> None:
 def replay(
     common: Common,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The recording.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One verdict a line; with --verify one comparison a line.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="A verdict a line, with --verify a comparison a line; last what was planted, if simulated."),
+    ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare with what was recorded; exit code 1 if any differs, 3 if there is none.")
+        bool,
+        typer.Option(
+            "--verify", help="Exit code 1 unless all is as recorded, or as planted by the simulator; 3 if neither is known."
+        ),
     ] = False,
     interleave: Annotated[
         int | None, typer.Option("--interleave", metavar="SEED", help="Mix the partitions at random; nothing may change by it.")
@@ -75,6 +82,7 @@ def replay(
         raise UsageError("a verdict is explained by itself", where="--explain", do="leave the other options out")
     if to_kafka:
         return _publish(common, directory, manifest, speed, as_json)
+    from eroica.offline.planted import compare, truth_beside
     from eroica.offline.replay import replay as run_again
 
     settings = _settings(common, manifest)
@@ -82,15 +90,17 @@ def replay(
         return _explain(directory, manifest, settings, explain, as_json)
     with err().status("replaying …"):
         result = run_again(directory, manifest, settings, seed=interleave)
-    _show(result, as_json, verify)
-    if verify and all(one.state == "new" for one in result.verdicts):
+    truth = truth_beside(directory)
+    planted = compare([one.verdict for one in result.verdicts if one.state != "missing"], truth) if truth is not None else None
+    _show(result, as_json, verify, planted)
+    if verify and planted is None and all(one.state == "new" for one in result.verdicts):
         raise InvalidInput(
             "no verdict was recorded, so there is nothing to verify with",
             where=str(directory),
             do="record with --until-verdict, or replay without --verify",
         )
-    wrong = [one for one in result.verdicts if one.state in ("different", "missing")]
-    return int(verify and bool(wrong))
+    wrong = any(one.state in ("different", "missing") for one in result.verdicts)
+    return int(verify and (wrong or (planted is not None and planted.found != "right")))
 
 
 def _settings(common: Common, manifest: Manifest) -> EroicaSettings:
@@ -105,7 +115,8 @@ def _settings(common: Common, manifest: Manifest) -> EroicaSettings:
     return common.settings(under=known)
 
 
-def _show(result: ReplayResult, as_json: bool, verify: bool) -> None:
+def _show(result: ReplayResult, as_json: bool, verify: bool, planted: Planted | None) -> None:
+    """The verdicts, what was planted where a simulator wrote it down, and notes."""
     from eroica.consumers.render import render_verdict
 
     console = out()
@@ -119,13 +130,17 @@ def _show(result: ReplayResult, as_json: bool, verify: bool) -> None:
             if one.state != "missing":
                 console.print(render_verdict(one.verdict))
             console.print(*([] if nothing else [f"  {AGAINST[one.state]}"]), "", sep="\n")
+    if planted is not None and as_json:
+        print_json({"planted": planted.planted, "found": planted.found, "count": planted.count})
+    elif planted is not None:
+        console.print(f"  {planted}", "", sep="\n")
     notes = [f"groups: {result.chunks}"]
     if result.requests is not None:
         notes.append(f"requests of detect: {result.requests}")
     notes += [f"{say_count(result.refused, 'message was', 'messages were')} refused"] if result.refused else []
     if not result.verdicts:
         notes.append("the recording leads to no verdict")
-    elif nothing:
+    elif nothing and planted is None:
         notes.append("no verdict was recorded to compare with")
     for note in [*notes, *result.notes]:
         err().print(one_line(note))

@@ -9,7 +9,6 @@ import typer
 
 from eroica.cli.options import Common, Words, command
 from eroica.cli.output import out, print_json
-from eroica.schemas.errors import UsageError
 
 HELP = """Print the JSON Schema (2020-12) of a message kind or topic, of scenario files, or the table of all settings.
 
@@ -39,7 +38,7 @@ def schema(
     as_json: Annotated[bool, typer.Option("--json", help="settings as JSON Schema, the list as JSON.")] = False,
 ) -> None:
     """See ``HELP``."""
-    from eroica.schemas.jsonschema import SETTINGS, file_schema, indented, schema_names, schema_text, write_schemas
+    from eroica.schemas.jsonschema import SETTINGS, indented, schema_names, schema_text, unknown_schema, write_schemas
 
     names = [*schema_names(), SCENARIO]
     if directory is not None:
@@ -51,11 +50,11 @@ def schema(
         else:
             typer.echo("\n".join(names))
     elif name not in names:
-        raise UsageError(f"there is no schema {name[:80]!r}", do=f"known: {', '.join(names)}")
+        raise unknown_schema(name, names)
     elif name == SCENARIO:
-        from eroica.simulator.scenario import Scenario
+        from eroica.simulator.fileschema import scenario_schema
 
-        typer.echo(indented(file_schema(SCENARIO, Scenario)), nl=False)
+        typer.echo(indented(scenario_schema()), nl=False)
     elif name == SETTINGS and not as_json:
         _print_settings(common)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -14,8 +14,7 @@ from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
-from eroica.schemas.ranks import say_ranks
-from eroica.schemas.wording import say_count
+from eroica.schemas.wording import did_you_mean, say_count
 
 HELP = """Simulate a training job with the faults of a scenario, and write its messages as a recording or send them to a broker.
 
@@ -44,8 +43,8 @@ def simulate(
     """See ``HELP``."""
     from eroica.schemas.settings import EroicaSettings
     from eroica.simulator.messages import Emission
-    from eroica.simulator.scenario import load_scenario
     from eroica.simulator.simulation import Simulation
+    from eroica.simulator.source import Source
     from eroica.simulator.truth import labels
 
     if show_list:
@@ -58,13 +57,16 @@ def simulate(
     settings = Common(
         common.bootstrap, common.prefix, common.config, tuple(a for a in common.assignments if a not in mine)
     ).settings()
-    loaded = load_scenario(_path(scenario), mine)
+    source = Source.of_file(_path(scenario), mine)
+    loaded = source.scenario()
     if directory is None and not loaded.start:
         # A broker deletes by the messages' own time: what is dated back would be gone before anybody reads it.
         loaded = msgspec.structs.replace(loaded, start=datetime.now(timezone.utc).isoformat(timespec="seconds"))
-    simulation = Simulation(loaded, seed)
-    emission = Emission(simulation)
+    with source.placing():
+        simulation = Simulation(loaded, seed)
+        emission = Emission(simulation)
     truth = labels(simulation, emission.request.request)
+    from eroica.offline.planted import say_cause
     from eroica.offline.simulated import send_to_broker, write_recording
 
     with err().status("simulating …") as status:
@@ -92,16 +94,8 @@ def simulate(
     told = ", ".join(f"{name} {count}" for name, count in counts.items())
     out().print(f"{one_line(directory or settings.kafka.bootstrap)}: {told}")
     for cause in truth["causes"] or [{"fault": "nothing", "suspects": {}}]:
-        where = "; ".join(_place(kind, value) for kind, value in cause["suspects"].items() if value)
-        out().print(f"  broken: {cause['fault']}{f' at {where}' if where else ''}")
+        out().print(f"  broken: {say_cause(cause)}")
     return 0
-
-
-def _place(kind: str, value: str | list[Any]) -> str:
-    """Suspects of one kind, as people read them."""
-    if kind == "ranks":
-        return one_line(say_ranks(str(value), 100))
-    return f"{kind if len(value) > 1 else kind[:-1]} {one_line(', '.join(map(str, value)), 100)}"
 
 
 def _path(scenario: str) -> Path:
@@ -111,9 +105,8 @@ def _path(scenario: str) -> Path:
         return path
     gallery = _gallery()
     if scenario not in gallery:
-        raise UsageError(
-            f"{scenario[:60]!r} is neither a YAML file nor in the gallery", do=f"the gallery: {', '.join(sorted(gallery))}"
-        )
+        do = f"{did_you_mean(scenario, gallery)}the gallery: {', '.join(sorted(gallery))}"
+        raise UsageError(f"{scenario[:60]!r} is neither a YAML file nor in the gallery", do=do)
     return gallery[scenario]
 
 
@@ -125,7 +118,7 @@ def _gallery() -> dict[str, Path]:
 def _list(as_json: bool) -> int:
     from eroica.simulator.faults import FAULTS
     from eroica.simulator.hangs import HANGS
-    from eroica.simulator.scenario import load_scenario
+    from eroica.simulator.source import load_scenario
 
     scenarios = {name: load_scenario(path).about for name, path in sorted(_gallery().items())}
     faults = {**{name: kind.about for name, kind in FAULTS.items()}, **{name: shape.about for name, shape in HANGS.items()}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 
 import msgspec
 import numpy as np
@@ -14,6 +15,8 @@ from eroica.schemas.summaries import Communicator, Slot, Summary
 
 EPOCH_US = 10**15
 """Times below it (2001) are no time of day."""
+LAST_US = 2**53
+"""Nor are those above it (2255)."""
 MAX_NOTES = 5
 
 Floats = npt.NDArray[np.float64]
@@ -102,6 +105,13 @@ def _renumbered(summary: Summary, by: int) -> Summary:
         steps=[msgspec.structs.replace(s, step=s.step + by) for s in summary.steps],
         communicators=[group(c) for c in summary.communicators],
     )
+
+
+def when(time_us: float) -> str:
+    """A time of day as a verdict tells it, RFC 3339, UTC; empty if the files count from a start of their own."""
+    if not EPOCH_US <= time_us < LAST_US:
+        return ""
+    return (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=round(time_us))).isoformat(timespec="milliseconds")
 
 
 def missing_note(ranks: Sequence[int], world: int) -> list[str]:

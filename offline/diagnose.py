@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from eroica.localizer.judged import Watcher, nobody
-from eroica.offline.align import align_steps, missing_note, pair_notes, run_notes
+from eroica.offline.align import EPOCH_US, align_steps, missing_note, pair_notes, run_notes, when
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.recording import MANIFEST, read_manifest
@@ -18,9 +18,11 @@ from eroica.offline.timelines import diagnose_timeline, timeline_in
 from eroica.producers.trace.filenames import folder_of_place, step_of_place
 from eroica.producers.trace.folder import Found, name_ranks, one_run, unknown_rank
 from eroica.producers.trace.frontend import Opened, open_workers
-from eroica.producers.trace.identity import identify, process_groups
+from eroica.producers.trace.identity import process_groups
 from eroica.producers.trace.listing import Listing, RankRule, list_traces, relative_to
+from eroica.producers.trace.pulse import TRUST, Pulse, borrowed_steps, pulse_of
 from eroica.producers.trace.settings import SummarySettings
+from eroica.producers.trace.steps import Steps, find_steps
 from eroica.producers.trace.summarise import STEP_NOTES, identity_from_trace, summarise
 from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError, UsageError
 from eroica.schemas.jobs import ProcessGroup
@@ -31,8 +33,12 @@ from eroica.schemas.wording import say_count
 from eroica.topology.jobview import JobView
 
 OFFLINE = "offline"
+MAX_LENDERS = 16
+"""Workers whose steps are tried for one that has none of its own."""
 MAX_NAMED = 10
 """Files that gave nothing and are named in the verdict."""
+FIRST_DATE = when(EPOCH_US)
+"""What is earlier is no time of day: the traces count from a start of their own."""
 
 Tell = Callable[[str, int, int], None]
 """What is being read, how many are done, how many there are."""
@@ -72,6 +78,7 @@ class _Worker:
     groups: list[ProcessGroup]
     world: int
     """Ranks of the job as the trace tells; 0 if it does not."""
+    pulse: Pulse
 
 
 def diagnose(
@@ -119,7 +126,7 @@ def diagnose(
         notes.append(f"{say_count(left, 'trace')} outside of {told.job} {'was' if left == 1 else 'were'} not read")
     named, said = name_ranks([w.found for w in workers])
     notes += said
-    workers = [_Worker(f, _as_rank(w.summary, f.rank), w.groups, w.world) for f, w in zip(named, workers, strict=True)]
+    workers = [replace(w, found=f, summary=_as_rank(w.summary, f.rank)) for f, w in zip(named, workers, strict=True)]
     if any(one.rank >= 0 for one in named):  # of several, those that nothing names are left out; alone they are asked for
         unread += [Unread(one.path, _of_no_rank(one)) for one in named if one.rank < 0]
         named = [one for one in named if one.rank >= 0]
@@ -127,6 +134,9 @@ def diagnose(
     notes += said
     of = {(w.found.path, w.found.place): w for w in workers}
     kept = [of[f.path, f.place] for f in chosen]
+    for i, lenders in _borrowers(kept):
+        tell(kept[i].found.path.name, len(files), len(files))
+        kept[i] = _cut_alike(kept[i], lenders)
     ranks_kept = [w.found.rank for w in kept]
     notes += run_notes(ranks_kept, [w.world for w in kept], [(w.found.start_us, w.found.end_us) for w in kept])
     summaries, said = align_steps([w.summary for w in kept])
@@ -180,10 +190,38 @@ def _of_job(listing: Listing, job: str) -> tuple[list[Path], str]:
 
 def _worker(opened: Opened, rank: int | None, root: Path) -> _Worker:
     found = Found.of(opened, rank, root)
-    who = identity_from_trace(opened.trace, opened.path, job=OFFLINE, rank=max(found.rank, 0))
-    summary = summarise(opened.path, who, SummarySettings(), opened.extras, trace=opened.trace)
-    world = identify(opened.trace, opened.path).world_size
-    return _Worker(found, summary, groups_of(process_groups(opened.trace)), world)
+    steps = find_steps(opened.trace)
+    summary = _summary(opened, max(found.rank, 0), steps)
+    groups = groups_of(process_groups(opened.trace))
+    return _Worker(found, summary, groups, opened.told.world_size, pulse_of(opened.trace, steps))
+
+
+def _summary(opened: Opened, rank: int, steps: Steps) -> Summary:
+    who = identity_from_trace(opened.trace, opened.path, job=OFFLINE, rank=rank, told=opened.told)
+    return summarise(opened.path, who, SummarySettings(), opened.extras, trace=opened.trace, told=opened.told, steps=steps)
+
+
+def _borrowers(workers: list[_Worker]) -> list[tuple[int, list[Pulse]]]:
+    """Workers whose steps are told worse than others', and the pulses of some of these, the nearest ranks first."""
+    trust = [TRUST.index(w.pulse.steps.source) if w.pulse.steps.source in TRUST else -1 for w in workers]
+    best = min((t for t in trust if t >= 0), default=0)
+    lenders = [w for w, t in zip(workers, trust, strict=True) if t == best]
+
+    def near(rank: int) -> list[Pulse]:
+        return [w.pulse for w in sorted(lenders, key=lambda w: abs(w.found.rank - rank))[:MAX_LENDERS]]
+
+    return [(i, near(w.found.rank)) for i, (w, t) in enumerate(zip(workers, trust, strict=True)) if t > best]
+
+
+def _cut_alike(worker: _Worker, lenders: list[Pulse]) -> _Worker:
+    """*worker* with its steps cut as those of others, where its collectives fit theirs; else as it is. Reads its file again."""
+    for opened in open_workers(worker.found.path):
+        if opened.place == worker.found.place:
+            steps = borrowed_steps(opened.trace, worker.pulse, lenders)
+            if steps is not None:
+                return replace(worker, summary=_summary(opened, worker.found.rank, steps))
+            break
+    return worker
 
 
 def _as_rank(summary: Summary, rank: int) -> Summary:
@@ -215,4 +253,5 @@ def _with_notes(verdict: Verdict, notes: list[str]) -> Verdict:
     own = [note for note in verdict.coverage.notes if not note.startswith("class ") or " was closed by " not in note]
     coverage = msgspec.structs.replace(verdict.coverage, notes=[*notes[:30], *own])
     provenance = msgspec.structs.replace(verdict.provenance, inputs={})
-    return msgspec.structs.replace(verdict, coverage=coverage, provenance=provenance)
+    latest = verdict.event_time if verdict.event_time >= FIRST_DATE else ""
+    return msgspec.structs.replace(verdict, event_time=latest, coverage=coverage, provenance=provenance)

@@ -109,6 +109,8 @@ def _cause(cause: Any, where: str) -> dict[str, Any]:
             "stages": [_number(s, where) for s in _list(cause.get("stages", []))],
         },
     }
+    if cause.get("fault"):
+        out["fault"] = str(cause["fault"])
     if "lookalikes" in cause:
         out["lookalikes"] = _ranks(cause["lookalikes"], where)
     if cause["class"] in ("worker", "host", "link", "pipeline_stage") and not any(out["suspects"].values()):

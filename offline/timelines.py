@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
-from math import gcd
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import numpy as np
 from eroica import __version__
 from eroica.localizer.actions import Advice
 from eroica.localizer.fit import fit
+from eroica.offline.align import when
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.ids import stable_id
 from eroica.schemas.ranks import format_ranks, say_ranks
@@ -37,11 +36,14 @@ from eroica.topology.whatif import WhatIf, WhatIfReport
 __all__ = ["diagnose_timeline", "timeline_in"]
 
 RULE = "what-if"
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 DOUBTFUL = 0.7
-"""Highest confidence with one peer only, or for transfers, whose cause a timeline does not show."""
+"""Highest confidence with one peer only, for transfers, whose cause a timeline does not show, and where columns or times
+contradict each other."""
 ONE_REPLICA = 0.6
 """Highest confidence in a heavy stage where no second replica shows that it is not the machine."""
+UNCERTAIN = 0.4
+"""Highest confidence in slow transfers where their ends contradict each other, or where they may be the wait for a replica
+that nobody saw: nothing is accused."""
 MOST = 0.97
 WORDS = {
     "worker": "computes slowly",
@@ -89,9 +91,10 @@ class _Judge:
         self.timeline, self.whatif, self.job = timeline, whatif, job
         self.settings = settings.localize
         self.report: WhatIfReport = whatif.report()
-        self.lanes, self.stages = timeline.rank_of.shape
-        self.width = self._width()
-        self.world = self.lanes * self.stages * self.width
+        self.who = timeline.who
+        self.lanes, self.stages = self.who.rank_of.shape
+        self.seen = self.lanes * self.stages * self.who.width
+        self.world = self.seen + len(self.who.missing)
 
     def verdict(self) -> Verdict:
         causes = [(c, self._confidence(c)) for c in mended_causes(self.whatif)]
@@ -100,8 +103,10 @@ class _Judge:
         notes = [*self.timeline.notes, *(self._doubt(c, p) for c, p in causes if p < self.settings.accuse_confidence)]
         if any(c.kind == "pipeline_stage" and self.lanes == 1 for c, _ in sure):
             notes.append("with one replica a heavy stage and a slow machine look alike")
-        if self.width > 1:
-            notes.append(f"the timeline has one row for {self.width} tensor-parallel ranks: it cannot tell them apart")
+        if self.who.missing and self.lanes > 1:
+            notes.append("what the replicas wait for in their collectives may be those that are not in the timeline")
+        if self.who.width > 1:
+            notes.append(f"the timeline has one row for {self.who.width} tensor-parallel ranks: it cannot tell them apart")
         status: Status = "no_fault_found"
         if said:
             status = "culprit_found" if said[0].class_ in ("worker", "link") else "shared_cause"
@@ -115,25 +120,27 @@ class _Judge:
                 request=RequestRef(id=request, reason="offline", steps=(int(steps[0]), int(steps[-1]))),
                 status=status,
                 headline=self._headline(sure),
-                event_time=(EPOCH + timedelta(seconds=min(end_s, 2.0**33))).isoformat(timespec="milliseconds"),
+                event_time=when(self.timeline.ended_s * 1e6),
                 causes=said,
                 waiters=self._waiters([c for c, _ in sure]),
                 impact=self._impact(),
-                coverage=Coverage(expected=self.world, received=self.world, topology_source="coordinates", notes=notes),
+                coverage=Coverage(
+                    expected=self.world,
+                    received=self.seen,
+                    missing=format_ranks(self.who.missing),
+                    topology_source="coordinates",
+                    notes=notes,
+                ),
                 provenance=Provenance(settings_digest=self.settings.digest(), software=f"eroica {__version__}", rules=RULE),
             )
         )
 
-    def _width(self) -> int:
-        """Tensor-parallel ranks that a row stands for: rank = (stage · dp + dp_rank) · tp."""
-        table = self.timeline.rank_of
-        place = np.arange(self.stages)[None, :] * self.lanes + np.arange(self.lanes)[:, None]
-        step = gcd(*(int(r) for r in table.reshape(-1))) if table.size > 1 and (table >= 0).all() else 0
-        return step if step > 1 and bool((table == place * step).all()) else 1
-
     def _ranks(self, workers: tuple[tuple[int, int], ...]) -> list[int]:
-        first = [int(self.timeline.rank_of[d, s]) for d, s in workers]
-        return sorted(r + i for r in first if r >= 0 for i in range(self.width))
+        first = [int(self.who.rank_of[d, s]) for d, s in workers]
+        return sorted(r + i for r in first if r >= 0 for i in range(self.who.width))
+
+    def _lane(self, lane: int) -> int:
+        return int(self.who.lanes[lane])
 
     def _confidence(self, cause: MendedCause) -> float:
         """From the share that comes back, the steps that agree and the peers that there were."""
@@ -143,18 +150,22 @@ class _Judge:
             most = DOUBTFUL
         if cause.kind == "pipeline_stage" and cause.peers < 2:
             most = ONE_REPLICA
+        if cause.kind in ("link", "fabric") and (self.timeline.contradict or self.who.missing):
+            most = UNCERTAIN
+        if self.timeline.contradict or (self.who.contradict and cause.workers):
+            most = min(most, DOUBTFUL)
         return round(min(known, most), 3)
 
     def _place(self, cause: MendedCause) -> str:
         if cause.workers:
-            return ", ".join(f"(dp {d}, stage {s})" for d, s in cause.workers[:5])
+            return ", ".join(f"(dp {self._lane(d)}, stage {s})" for d, s in cause.workers[:5])
         return f"stage {cause.stage}" if cause.stage >= 0 else "all"
 
     def _cause(self, cause: MendedCause, confidence: float) -> Cause:
         ranks = self._ranks(cause.workers)
         stages = sorted({s for _, s in cause.workers} | ({cause.stage} if cause.stage >= 0 else set()))
         if cause.workers:
-            kind = "tp" if self.width > 1 and len(cause.workers) == 1 else "world"
+            kind = "tp" if self.who.width > 1 and len(cause.workers) == 1 else "world"
             held = format_ranks(ranks) if kind == "tp" else self._all()
         else:
             held = self._all() if cause.stage < 0 else format_ranks(self._of_stage(cause.stage))
@@ -175,21 +186,19 @@ class _Judge:
     def _evidence(self, cause: MendedCause) -> list[Evidence]:
         place = self._place(cause)
         out = [
-            _item(
-                "step", "step_if_mended_ms", place, cause.step * 1e3, "ms", self.report.step * 1e3, cause.recovered, "as it was"
-            ),
+            _item("step", "step if mended", place, cause.step * 1e3, "ms", self.report.step * 1e3, cause.recovered, "as it was"),
         ]
         if cause.kind == "worker":
             for d, s in cause.workers[:5]:
-                peers = f"dp {format_ranks(x for x in range(self.lanes) if x != d)} of stage {s}"
+                peers = f"dp {format_ranks(self._lane(x) for x in range(self.lanes) if x != d)} of stage {s}"
                 out += [self._computed(kind, d, s, peers) for kind in self._kinds()]
         elif cause.kind == "pipeline_stage":
             out += [self._computed(kind, None, cause.stage, "the other stages") for kind in self._kinds()]
         elif cause.kind == "data_imbalance":
             text = "forward against backward of a micro-batch"
-            out.append(_item("step", "correlation", place, cause.agreement, "1", 0.0, cause.agreement, text))
+            out.append(_item("step", "correlation of lengths", place, cause.agreement, "1", 0.0, cause.agreement, text))
         elif cause.kind == "link":
-            out.append(_item("wait", "transfer_ratio", place, cause.ratio, "×", 1.0, cause.ratio, "the other workers"))
+            out.append(_item("wait", "time of transfers", place, cause.ratio, "×", 1.0, cause.ratio, "the other workers"))
         return out
 
     def _kinds(self) -> list[str]:
@@ -204,9 +213,9 @@ class _Judge:
             value, expected = float(table[stage].mean()), float(np.median(np.delete(table, stage, axis=0)))
         else:
             value, expected = float(table[stage, lane]), float(np.median(np.delete(table[stage], lane)))
-        subject = f"stage {stage}" if lane is None else f"dp {lane}, stage {stage}"
+        subject = f"stage {stage}" if lane is None else f"dp {self._lane(lane)}, stage {stage}"
         score = value / expected if expected > 0 else 0.0
-        return _item("function", f"{kind}_ms", subject, value * 1e3, "ms", expected * 1e3, score, peers)
+        return _item("function", f"mean {kind}", subject, value * 1e3, "ms", expected * 1e3, score, peers)
 
     def _of_stage(self, stage: int) -> list[int]:
         return self._ranks(tuple((d, stage) for d in range(self.lanes)))

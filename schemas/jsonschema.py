@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,13 @@ def json_schema(name: str) -> dict[str, Any]:
         body = _of_type(TOPICS[name].union)
         title = f"Messages of topic {name}"
     else:
-        raise UsageError(f"there is no schema {name[:80]!r}", do=f"known: {', '.join(schema_names())}")
+        raise unknown_schema(name, schema_names())
     return _named(name, title, body)
+
+
+def unknown_schema(name: str, known: Sequence[str]) -> UsageError:
+    """That no schema is called *name*, and which there are."""
+    return UsageError(f"there is no schema {name[:80]!r}", do=f"known: {', '.join(known)}")
 
 
 def file_schema(name: str, kind: type[msgspec.Struct]) -> dict[str, Any]:

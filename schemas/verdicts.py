@@ -30,6 +30,17 @@ NOT_ENOUGH = "not enough to accuse"
 """How a note begins that tells of a suspicion too weak to be a cause."""
 
 
+def is_same_again(one: Cause, other: Cause) -> bool:
+    """Whether two causes are the same thing in two places: class, fault, functions, and what to do."""
+    return (one.class_, one.fault, one.functions, one.action.playbook, one.action.text) == (
+        other.class_,
+        other.fault,
+        other.functions,
+        other.action.playbook,
+        other.action.text,
+    )
+
+
 def is_suspicion(note: str) -> bool:
     """Whether *note*, of a verdict's coverage, tells of a suspicion too weak to be a cause."""
     return note.startswith(NOT_ENOUGH)
@@ -181,7 +192,7 @@ class Verdict(Message, frozen=True, kw_only=True, tag="verdict"):
     status: Status
     headline: str
     event_time: str
-    """Latest event time of the input, RFC 3339, UTC."""
+    """Latest event time of the input, RFC 3339, UTC; empty where files hold no date."""
     causes: list[Cause] = msgspec.field(default_factory=list)
     waiters: Waiters = msgspec.field(default_factory=Waiters)
     impact: Impact = msgspec.field(default_factory=Impact)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eroica.schemas.errors import UsageError
+from eroica.simulator.problem import ScenarioError
 
 __all__ = ["strength_for"]
 
@@ -14,13 +14,14 @@ TOLERANCE = 0.002
 MAX_TRIES = 40
 
 
-def strength_for(dose: float, step_us: Callable[[float], float], healthy_us: float, first: float, name: str) -> float:
+def strength_for(dose: float, step_us: Callable[[float], float], healthy_us: float, first: float, at: str) -> float:
     """The strength at which ``step_us(strength)`` is *dose* × *healthy_us*.
 
     The step grows with the strength, at first perhaps not at all (what is slow is hidden), later in proportion: bracket, then
     regula falsi (Illinois).
 
-    :raises UsageError: no strength does it: the fault does not touch this job.
+    :param at: the path of the dose.
+    :raises ScenarioError: no strength does it: the fault does not touch this job.
     """
     goal = dose * healthy_us
     low, f_low = 0.0, healthy_us - goal
@@ -30,9 +31,9 @@ def strength_for(dose: float, step_us: Callable[[float], float], healthy_us: flo
         low, f_low = high, f_high
         high *= 4
         if high > MAX_STRENGTH:
-            raise UsageError(
+            raise ScenarioError(
                 f"no strength makes a step {dose:g} times as long",
-                where=name,
+                at,
                 do="the fault does not touch this job: place it elsewhere, or give the job such traffic",
             )
         f_high = step_us(high) - goal

@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from eroica.schemas.errors import UsageError
 from eroica.schemas.verdicts import CauseClass
 from eroica.simulator.effects import BoolArray, Effects, FloatArray, LinkSlowdown, Pauses, Reading
 from eroica.simulator.functions import Resource
+from eroica.simulator.problem import unknown_word
 from eroica.simulator.workload import Workload
 
 __all__ = ["FAULTS", "Context", "FaultKind", "fault_kind"]
@@ -287,12 +287,13 @@ _ROWS = (
 FAULTS: Mapping[str, FaultKind] = {row.name: row for row in _ROWS}
 
 
-def fault_kind(name: str, others: tuple[str, ...] = ()) -> FaultKind:
+def fault_kind(name: str, at: str = "faults", others: tuple[str, ...] = ()) -> FaultKind:
     """The fault called *name*.
 
+    :param at: the path of the name in the scenario.
     :param others: further names that exist elsewhere, for the error.
-    :raises UsageError: there is none.
+    :raises ScenarioError: there is none.
     """
     if name not in FAULTS:
-        raise UsageError(f"{name[:60]!r} is not a known fault", where="faults", do=f"use one of {', '.join((*FAULTS, *others))}")
+        raise unknown_word(name, "fault", at, (*FAULTS, *others))
     return FAULTS[name]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eroica.schemas.errors import InvalidInput, UsageError
-from eroica.schemas.ranks import RankArray, parse_ranks
+from eroica.schemas.ranks import RankArray
 from eroica.schemas.summaries import Identity, StackEvidence
+from eroica.simulator.places import numbers
+from eroica.simulator.problem import ScenarioError
 from eroica.simulator.scenario import Fault
 from eroica.simulator.workload import Workload
 
@@ -81,16 +82,13 @@ class Hang:
 def place_hang(work: Workload, fault: Fault, rng: np.random.Generator) -> Hang:
     """Who is stuck.
 
-    :raises InvalidInput: a rank that the job does not have.
-    :raises UsageError: a dose, which a hang has not.
+    :raises ScenarioError: a rank that the job does not have, or a dose, which a hang has not.
     """
     if fault.dose is not None or fault.strength is not None:
-        raise UsageError("a hang has neither dose nor strength", where=fault.fault)
+        raise ScenarioError("a hang has neither dose nor strength", "faults.0.dose", "faults.0.strength")
     if fault.at.hosts != "" or fault.at.racks != "" or fault.at.stages:
-        raise UsageError("a hang is placed by ranks", where=fault.fault, do="give at: {ranks: '3'}")
-    ranks = parse_ranks(str(fault.at.ranks))
-    if ranks.size and ranks.max() >= work.world:
-        raise InvalidInput(f"there is no rank {int(ranks.max())}", where="at.ranks", do=f"the job has {work.world} ranks")
+        raise ScenarioError("a hang is placed by ranks", "faults.0.at", do="give at: {ranks: '3'}")
+    ranks = numbers(fault.at.ranks, work.world, "rank", "faults.0.at.ranks")
     if ranks.size == 0:
         count = min(work.world, 2 if fault.fault == "hang_deadlock" else 1)
         ranks = np.sort(rng.choice(work.world, count, replace=False))

@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 import numpy as np
 
 from eroica.schemas.control import SIMULATED, Mode, ProfileRequest, Reason
-from eroica.schemas.errors import InvalidInput
 from eroica.schemas.ids import stable_id
 from eroica.schemas.jobs import JobAnnouncement, Layout, ProcessGroup, RankInfo
 from eroica.schemas.outputs import Output
@@ -22,6 +21,7 @@ from eroica.simulator.engine import Run
 from eroica.simulator.hangs import stack_evidence
 from eroica.simulator.identities import Identities
 from eroica.simulator.iterations import Timeline, batches
+from eroica.simulator.problem import ScenarioError
 from eroica.simulator.simulation import Simulation
 from eroica.simulator.summaries import SummaryMaker, Window
 
@@ -271,7 +271,7 @@ def _parse_time(text: str) -> int:
     try:
         moment = datetime.fromisoformat((text or DEFAULT_START).replace("Z", "+00:00"))
     except ValueError as error:
-        raise InvalidInput(f"{text[:40]!r} is not a time", where="start", do="write e.g. 2026-01-01T00:00:00Z") from error
+        raise ScenarioError(f"{text[:40]!r} is not a time", "start", do="write e.g. 2026-01-01T00:00:00Z") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     return int(moment.timestamp() * 1e6)

@@ -14,6 +14,7 @@ from eroica.simulator.engine import Engine, Run
 from eroica.simulator.faults import Context, FaultKind, fault_kind, replicas
 from eroica.simulator.hangs import HANGS, Hang, place_hang
 from eroica.simulator.noise import noise_of
+from eroica.simulator.problem import ScenarioError
 from eroica.simulator.scenario import Fault, Scenario
 from eroica.simulator.targets import locate
 from eroica.simulator.workload import Workload, build_workload
@@ -47,7 +48,7 @@ class Simulation:
         self.scenario = scenario
         self.seed = scenario.seed if seed is None else seed
         if self.seed < 0:
-            raise UsageError("a seed is not negative", where="seed")
+            raise UsageError("a seed is not negative", where="--seed")
         self.engine = engine or Engine(build_workload(scenario))
         self.work: Workload = self.engine.work
         self.noise = noise_of(scenario.noise)
@@ -89,10 +90,10 @@ class Simulation:
     def _place(self) -> None:
         faults = self.scenario.faults
         if len(faults) > MAX_FAULTS:
-            raise UsageError(f"{len(faults)} faults at once are more than {MAX_FAULTS}", where="faults")
+            raise ScenarioError(f"{len(faults)} faults at once are more than {MAX_FAULTS}", "faults")
         hangs = [f for f in faults if f.fault in HANGS]
         if hangs and len(faults) > 1:
-            raise UsageError("a job that hangs has one fault only", where="faults")
+            raise ScenarioError("a job that hangs has one fault only", "faults")
         if hangs:
             self.hang = place_hang(self.work, hangs[0], np.random.default_rng([self.seed, 5]))
             return
@@ -102,13 +103,14 @@ class Simulation:
             self.broken = self.broken.merged(placed.effects)
 
     def _placed(self, number: int, fault: Fault) -> PlacedFault:
-        kind = fault_kind(fault.fault, tuple(HANGS))
+        at = f"faults.{number}"
+        kind = fault_kind(fault.fault, f"{at}.fault", tuple(HANGS))
         if fault.dose is not None and fault.strength is not None:
-            raise UsageError("give a dose or a strength, not both", where=f"faults.{number}")
+            raise ScenarioError("give a dose or a strength, not both", f"{at}.strength", f"{at}.dose")
         if kind.target == "stage" and self.work.rank_of.shape[0] < 2:
-            raise UsageError("the job has no pipeline", where=f"faults.{number}", do="give job.sizes a pp")
+            raise ScenarioError("the job has no pipeline", f"{at}.fault", "job", do="give job.sizes a pp")
         seed = (self.seed, 6, number)
-        ranks, other = locate(self.work, kind, fault.at, np.random.default_rng(seed))
+        ranks, other = locate(self.work, kind, fault.at, np.random.default_rng(seed), f"{at}.at")
         context = Context(self.work, ranks, other, self.steps, self.healthy_step_us, seed)
 
         def step_us(strength: float) -> float:
@@ -116,5 +118,5 @@ class Simulation:
 
         strength = fault.strength if fault.strength is not None else kind.default
         if fault.dose is not None:
-            strength = strength_for(fault.dose, step_us, self.healthy_step_us, kind.default, kind.name)
+            strength = strength_for(fault.dose, step_us, self.healthy_step_us, kind.default, f"{at}.dose")
         return PlacedFault(kind, ranks, other, strength, kind.make(context, strength), fault.dose)

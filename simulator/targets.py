@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from eroica.schemas.errors import InvalidInput, SchemaError
-from eroica.schemas.ranks import RankArray, parse_ranks
+from eroica.schemas.wording import say_count
 from eroica.simulator.effects import BoolArray
 from eroica.simulator.faults import FaultKind
+from eroica.simulator.places import numbers
+from eroica.simulator.problem import ScenarioError
 from eroica.simulator.scenario import Target
 from eroica.simulator.workload import Workload
 
@@ -16,40 +17,45 @@ __all__ = ["locate"]
 FEW_RANKS = 3
 
 
-def locate(work: Workload, kind: FaultKind, target: Target, rng: np.random.Generator) -> tuple[BoolArray, BoolArray]:
+def locate(
+    work: Workload, kind: FaultKind, target: Target, rng: np.random.Generator, at: str = "at"
+) -> tuple[BoolArray, BoolArray]:
     """The ranks that *kind* hits and, for a pair, those of its second end; shapes (world,).
 
-    :raises InvalidInput: a rank, host, rack or stage that the job does not have, or a place that the fault cannot have.
+    :param at: path of *target*.
+    :raises ScenarioError: a rank, host, rack or stage that the job does not have, or a place that the fault cannot have.
     """
     hosts = len(work.hosts.names)
     nobody = np.zeros(work.world, dtype=bool)
     if kind.target == "pair":
-        pair = _numbers(target.hosts, hosts, "hosts")
+        pair = numbers(target.hosts, hosts, "host", f"{at}.hosts")
         if pair.size == 0 and hosts > 1:
             pair = np.sort(rng.choice(hosts, 2, replace=False))
         if pair.size != 2:
-            raise InvalidInput("it needs two hosts", where=kind.name, do="give at: {hosts: '0,1'} and a job on several hosts")
+            do = "give two of them, e.g. {hosts: '0,1'}" if hosts > 1 else "give the job more ranks, or the cluster fewer a host"
+            raise ScenarioError(f"{kind.name} is a fault between two hosts", f"{at}.hosts", "job.world", do=do)
         return work.hosts.host_of == pair[0], work.hosts.host_of == pair[1]
-    named = _named(work, target)
+    named = _named(work, target, at)
     if named is not None:
         if kind.target == "rank" and target.ranks != "" and "nic" in kind.name and named.sum() > 1:
-            raise InvalidInput("it is one rank's NIC", where=kind.name, do="write one fault for each rank")
+            raise ScenarioError("it is one rank's NIC", f"{at}.ranks", do="write one fault for each rank")
         return named, nobody
     return _drawn(work, kind, rng, hosts), nobody
 
 
-def _named(work: Workload, target: Target) -> BoolArray | None:
+def _named(work: Workload, target: Target, at: str) -> BoolArray | None:
     """The union of all that *target* names; ``None`` if it names nothing."""
     hosts = len(work.hosts.names)
     racks = int(work.rack_of.max()) + 1
     stages = work.rank_of.shape[0]
     out = np.zeros(work.world, dtype=bool)
-    out[_numbers(target.ranks, work.world, "ranks")] = True
-    out |= np.isin(work.hosts.host_of, _numbers(target.hosts, hosts, "hosts"))
-    out |= np.isin(work.rack_of, _numbers(target.racks, racks, "racks"))
+    out[numbers(target.ranks, work.world, "rank", f"{at}.ranks")] = True
+    out |= np.isin(work.hosts.host_of, numbers(target.hosts, hosts, "host", f"{at}.hosts"))
+    out |= np.isin(work.rack_of, numbers(target.racks, racks, "rack", f"{at}.racks"))
     for stage in target.stages:
         if not -stages <= stage < stages:
-            raise InvalidInput(f"there is no stage {stage}", where="at.stages", do=f"the pipeline has {stages}")
+            have = f"the job has {say_count(stages, 'stage')}, numbered from 0"
+            raise ScenarioError(f"there is no stage {stage}", f"{at}.stages", "job.sizes", do=have)
     out |= np.isin(work.stage_of, [stage % stages for stage in target.stages])
     return out if out.any() else None
 
@@ -70,13 +76,3 @@ def _drawn(work: Workload, kind: FaultKind, rng: np.random.Generator, hosts: int
     out = np.zeros(work.world, dtype=bool)
     out[chosen] = True
     return out
-
-
-def _numbers(text: str | int, count: int, what: str) -> RankArray:
-    try:
-        found = parse_ranks(str(text))
-    except SchemaError as error:
-        raise InvalidInput(str(error), where=f"at.{what}") from error
-    if found.size and found.max() >= count:
-        raise InvalidInput(f"there is no {what[:-1]} {int(found.max())}", where=f"at.{what}", do=f"the job has {count} {what}")
-    return found

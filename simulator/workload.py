@@ -8,13 +8,17 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from eroica.schemas.errors import InvalidInput, TopologyError, UsageError
-from eroica.schemas.ranks import RankArray, parse_ranks
+from eroica.schemas.errors import TopologyError, UsageError
+from eroica.schemas.ranks import RankArray
+from eroica.schemas.wording import say_count
+from eroica.simulator.places import numbers
+from eroica.simulator.problem import ScenarioError, blaming, unknown_word
 from eroica.simulator.scenario import Cluster, Job, Scenario
 from eroica.topology import Groups, RankLayout, build_layout, comparison_classes
 from eroica.topology.hosts import Hosts
 from eroica.topology.lanes import Lanes
-from eroica.topology.presets import custom
+from eroica.topology.presets import FRAMEWORKS, custom
+from eroica.topology.schedules import SCHEDULES
 from eroica.topology.sources import from_layout, reconcile
 from eroica.topology.step import LOADING, REPLICAS, WORLD, Step, build_step
 from eroica.topology.strategy import Block, Exchange, ExchangeKind, LinkCosts, Plan
@@ -117,9 +121,8 @@ class Workload:
 def build_workload(scenario: Scenario) -> Workload:
     """Lay *scenario* out.
 
-    :raises UsageError: an unknown framework, schedule or option.
-    :raises TopologyError: sizes that do not fit.
-    :raises InvalidInput: devices on hosts that are not there, or stage scales of another number.
+    :raises ScenarioError: an unknown framework, schedule or option, sizes that do not fit, devices on hosts that are not there,
+        stage scales of another number.
     """
     job, cluster = scenario.job, scenario.cluster
     layout = _layout(job)
@@ -127,7 +130,8 @@ def build_workload(scenario: Scenario) -> Workload:
     hosts = Hosts.consecutive(job.world, cluster.gpus_per_host, name=f"node-{{:0{digits}d}}")
     devices, speed = _devices(cluster, hosts)
     plan = _plan(job, layout)
-    lanes = Lanes.of(layout)
+    with blaming("job.coordinates" if job.framework == "custom" else "job.sizes"):
+        lanes = Lanes.of(layout)
     shared = {plan.sharing.axis, plan.sharing.replicas} - {""} if plan.sharing else set()
     axes = sorted({e.axis for b in plan.blocks for e in b.exchanges} | shared)
     groups = {axis: layout.groups(_kind(layout, axis)) for axis in axes}
@@ -155,22 +159,23 @@ def build_workload(scenario: Scenario) -> Workload:
 def _layout(job: Job) -> RankLayout:
     """Where the ranks sit.
 
-    :raises TopologyError: sizes or coordinates that contradict each other, with the field.
+    :raises ScenarioError: an unknown framework, sizes or coordinates that contradict each other.
     """
-    try:
-        if job.framework != "custom":
-            # Of DeepSpeed's experts alone no pipeline can be built; its other groups belong to them.
-            framework = "deepspeed" if job.framework == "deepspeed-moe" else job.framework
+    if job.framework not in (*FRAMEWORKS, "custom"):
+        raise unknown_word(job.framework, "framework", "job.framework", (*FRAMEWORKS, "custom"))
+    if job.framework != "custom":
+        # Of DeepSpeed's experts alone no pipeline can be built; its other groups belong to them.
+        framework = "deepspeed" if job.framework == "deepspeed-moe" else job.framework
+        with blaming("job.sizes", "job.world", "job.framework"):
             return build_layout(framework, job.world, job.sizes)
-        if job.sizes:
-            raise UsageError("a custom job has coordinates in place of sizes", where="job.sizes")
+    if job.sizes:
+        raise ScenarioError("a custom job has coordinates in place of sizes", "job.sizes", "job.framework")
+    with blaming("job.coordinates", "job.framework"):
         layout = custom({axis: np.array(values, dtype=np.int64) for axis, values in job.coordinates.items()})
-    except TopologyError as error:
-        raise TopologyError(
-            error.what, where="job.coordinates" if job.framework == "custom" else "job.sizes", do=error.do
-        ) from error
     if layout.world != job.world:
-        raise TopologyError(f"the coordinates place {layout.world} ranks, not {job.world}", where="job.coordinates")
+        raise ScenarioError(
+            f"the coordinates place {layout.world} ranks, not {job.world}", "job.coordinates", "job.world", do="make them agree"
+        )
     return layout
 
 
@@ -178,9 +183,7 @@ def _devices(cluster: Cluster, hosts: Hosts) -> tuple[list[str], npt.NDArray[np.
     model_of = np.zeros(len(hosts.names), dtype=np.int64)
     models = [cluster.device]
     for where, model in cluster.other_devices.items():
-        which = parse_ranks(where)
-        if which.size and which.max() >= len(hosts.names):
-            raise InvalidInput(f"there is no host {int(which.max())}", where="cluster.other_devices")
+        which = numbers(where, len(hosts.names), "host", "cluster.other_devices")
         models.append(model)
         model_of[which] = len(models) - 1
     speed = np.array([cluster.other_speed.get(m, 1.0) for m in models])[model_of][hosts.host_of]
@@ -192,7 +195,12 @@ def _plan(job: Job, layout: RankLayout) -> Plan:
     stages = layout.pipeline_size * (2 if job.schedule in ("zbv", "dualpipe-v") else job.chunks)
     scale = model.stage_scale or [1.0]
     if len(scale) not in (1, stages):
-        raise InvalidInput(f"{len(scale)} scales for {stages} stages", where="job.model.stage_scale")
+        raise ScenarioError(
+            f"{say_count(len(scale), 'scale')} for {say_count(stages, 'stage')}",
+            "job.model.stage_scale",
+            "job.sizes",
+            do="give one a stage, or none",
+        )
     count = model.layers_per_stage
     exchanges = _model_exchanges(job, layout)
     blocks: list[Block] = []
@@ -213,8 +221,11 @@ def _plan(job: Job, layout: RankLayout) -> Plan:
             )
     cuts = [count * s for s in range(1, stages)]
     plan = Plan.of(blocks, optimizer=model.optimizer_ms * 1e3, loading=model.loading_ms * 1e3)
-    plan = plan.place(layout.pipeline_size, job.chunks, cuts).split(job.micro_batches)
-    plan = plan.order(job.schedule if layout.pipeline_size > 1 or job.schedule != "1f1b" else "gpipe")
+    if job.schedule not in SCHEDULES:
+        raise unknown_word(job.schedule, "schedule", "job.schedule", tuple(SCHEDULES))
+    with blaming("job.schedule", "job.chunks", "job.micro_batches", "job.sizes"):
+        plan = plan.place(layout.pipeline_size, job.chunks, cuts).split(job.micro_batches)
+        plan = plan.order(job.schedule if layout.pipeline_size > 1 or job.schedule != "1f1b" else "gpipe")
     axis = _sharing_axis(job, layout)
     if not axis:
         return plan

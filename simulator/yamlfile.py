@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -12,9 +12,6 @@ from eroica.schemas.errors import InvalidInput
 __all__ = ["line_of", "read_yaml"]
 
 MAX_TOLD = 300
-_PATH = re.compile(r"at `\$([^`]*)`")
-_FIELD = re.compile(r"(?:unknown field|missing required field) `([^`]*)`")
-_PART = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 
 
 def read_yaml(text: str, where: str) -> Any:
@@ -32,19 +29,14 @@ def read_yaml(text: str, where: str) -> Any:
         raise InvalidInput(f"not YAML: {_brief(str(error))}", where=where) from error
 
 
-def line_of(text: str, problem: str) -> int:
-    """The line of *text* that a validation *problem* (its path is like ``$.faults[0].dose``) is about; 0 if it cannot be told."""
-    found = _PATH.search(problem)
-    field = _FIELD.search(problem)
+def line_of(text: str, path: Sequence[str | int]) -> int:
+    """The line of *text* of the field at *path*, or of the last on the way to it that is there; 0 if none is."""
     try:
         node = yaml.compose(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError):
         return 0
-    names = [int(number) if number else name for name, number in _PART.findall(found.group(1) if found else "")]
-    if field is not None and "unknown" in field.group(0):
-        names.append(field.group(1))
     line = 0
-    for name in names:
+    for name in path:
         step = _child(node, name)
         if step is None:
             break
@@ -56,7 +48,7 @@ def _child(node: Any, name: str | int) -> tuple[int, Any] | None:
     """Line and node of a field or item."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            if getattr(key, "value", None) == name:
+            if getattr(key, "value", None) == str(name):
                 return key.start_mark.line + 1, value
     if isinstance(node, yaml.SequenceNode) and isinstance(name, int) and name < len(node.value):
         return node.value[name].start_mark.line + 1, node.value[name]

@@ -13,6 +13,7 @@ import numpy as np
 
 from eroica.schemas.errors import TopologyError, UsageError
 from eroica.schemas.ranks import MAX_RANK, RankArray
+from eroica.schemas.wording import did_you_mean
 from eroica.topology.grid import Grid
 from eroica.topology.layout import CoordinateTable, Kind, RankLayout
 
@@ -308,15 +309,14 @@ def build_layout(framework: str, world: int, options: Mapping[str, int | str | b
     :raises TopologyError: if the sizes are impossible.
     """
     if framework not in FRAMEWORKS:
-        raise UsageError(
-            f"{framework!r} is not a known framework", do=f"use one of {', '.join(FRAMEWORKS)}, or custom with its coordinates"
-        )
+        do = f"{did_you_mean(framework, FRAMEWORKS)}use one of {', '.join(FRAMEWORKS)}, or custom with its coordinates"
+        raise UsageError(f"{framework!r} is not a known framework", do=do)
     build, known = FRAMEWORKS[framework]
     placement = options.get("placement", "loop")
     for name, value in options.items():
         if name not in known and value != 1 and not (name == "placement" and "vpp" in known):
             own = f"its options are {', '.join(sorted(known))}" if known else "leave it out: it takes none but the world size"
-            raise UsageError(f"{framework} has no option {name!r}", do=own)
+            raise UsageError(f"{framework} has no option {name!r}", do=did_you_mean(name, known) + own)
     layout = build(world, **{name: value for name, value in options.items() if name in known})
     return layout if placement == "loop" else folded(layout, str(placement), "vpp" in options)
 

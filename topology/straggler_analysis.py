@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from eroica.schemas.errors import InvalidInput, MissingDependency, extra_missing
 from eroica.schemas.ranks import RankArray
+from eroica.topology.clocks import align_clocks
 from eroica.topology.stepgraph import FloatArray, StepGraph
 from eroica.topology.timeline import SYNCHRONISED, Row, build_graph, meeting_transfer
+from eroica.topology.timeline_ranks import Places, contradictions, places
 from eroica.topology.whatif import WhatIf
 
 __all__ = ["COLUMNS", "COMMUNICATION", "Timeline", "is_timeline", "read_timeline"]
@@ -27,6 +29,7 @@ COLUMNS = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 """Columns that a timeline must have."""
 DERIVED = ("rank", "seq_id", "mc", "gmc")
 """Columns that follow from the others where they are missing: plain ranks, places by start, one chunk a stage."""
+ORDER = "check that every worker is in it, and that start_ts and seq_id follow the order of a worker's operations"
 MAX_ROWS = 50_000_000
 """A table beyond this does not fit beside its graph."""
 COMMUNICATION = frozenset(
@@ -55,9 +58,13 @@ class Timeline:
     transfer_s: FloatArray
     """Time of compute, transfer (waiting taken off) of meetings: what ``WhatIf`` takes."""
     steps: RankArray
-    rank_of: RankArray
-    """Shape (lanes, stages): global rank of each worker."""
+    who: Places
+    """Which replica each lane is, and the ranks of its workers."""
     notes: tuple[str, ...] = ()
+    ended_s: float = 0.0
+    """The latest end as the file tells it."""
+    contradict: bool = False
+    """Whether the recorded times contradict each other, so that transfers and waits are uncertain."""
 
     def what_if(self) -> WhatIf:
         """The questions of the published analysis, with its definitions."""
@@ -84,7 +91,7 @@ def read_timeline(path: Path) -> Timeline:
     try:
         return _timeline(columns)
     except InvalidInput as error:
-        raise InvalidInput(error.what, where=str(path), do=error.do) from error
+        raise InvalidInput(error.what, where=str(path), do=error.do or ORDER) from error
 
 
 def _read_columns(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -125,12 +132,17 @@ def _timeline(columns: dict[str, npt.NDArray[Any]]) -> Timeline:
     for name in ("start_ts", "duration"):
         if not np.isfinite(columns[name]).all():
             raise InvalidInput(f"column {name!r} has a value that is no number")
-    lanes, stages = int(columns["dp_rank"].max()) + 1, int(columns["stage"].max()) + 1
-    derived = _derive(columns, lanes)
-    if min(int(columns["dp_rank"].min()), int(columns["stage"].min()), int(columns["seq_id"].min())) < 0:
-        raise InvalidInput("a rank, stage or sequence number is negative")
-    if max(lanes * stages, int(columns["seq_id"].max())) > columns["step"].size:
-        raise InvalidInput("the timeline names far more ranks, stages or sequence numbers than it has rows")
+    if min(int(columns["dp_rank"].min()), int(columns["stage"].min())) < 0:
+        raise InvalidInput("a replica or stage is negative")
+    if (int(columns["dp_rank"].max()) + 1) * (int(columns["stage"].max()) + 1) > columns["step"].size:
+        raise InvalidInput("the timeline names far more replicas or stages than it has rows")
+    derived = _derive(columns)
+    who = places(columns["dp_rank"], columns["stage"], columns.get("rank"))
+    columns["dp_rank"], lanes = np.searchsorted(who.lanes, columns["dp_rank"]), who.lanes.size
+    if int(columns["seq_id"].min()) < 0:
+        raise InvalidInput("a sequence number is negative")
+    if int(columns["seq_id"].max()) > columns["step"].size:
+        raise InvalidInput("the timeline names far more sequence numbers than it has rows")
     if (columns["duration"] < 0).any() or not columns["duration"].any():
         raise InvalidInput("a duration is negative, or no time passes")
     steps = np.unique(columns["step"])
@@ -157,19 +169,18 @@ def _timeline(columns: dict[str, npt.NDArray[Any]]) -> Timeline:
         raise InvalidInput("no step has every operation of every worker", do="check that all workers were recorded")
     notes = [] if complete.all() else [f"{int((~complete).sum())} of {steps.size} steps are incomplete and left out"]
     notes += [f"the table has no column {name!r}: derived from the others" for name in derived]
-    start, duration = start[:, :, complete], duration[:, :, complete]
+    duration = duration[:, :, complete]
+    ended = float((columns["start_ts"] + columns["duration"]).max())
+    clocks = align_clocks(graph, meetings, start[:, :, complete], duration)
+    start, notes = clocks.start_s, [*who.notes, *contradictions(columns), *notes, *clocks.notes]
     transfer = meeting_transfer(meetings, start, duration)
-    rank_of = np.full((lanes, stages), -1, dtype=np.int64)
-    rank_of[columns["dp_rank"], columns["stage"]] = columns["rank"]
-    return Timeline(graph, start, duration, transfer, steps[complete], rank_of, tuple(notes))
+    return Timeline(graph, start, duration, transfer, steps[complete], who, tuple(notes), ended, clocks.contradict)
 
 
-def _derive(columns: dict[str, npt.NDArray[Any]], lanes: int) -> list[str]:
-    """Fill in the columns that are missing; their names."""
+def _derive(columns: dict[str, npt.NDArray[Any]]) -> list[str]:
+    """Fill in the columns that are missing, ranks excepted; the names of all."""
     absent = [name for name in DERIVED if name not in columns]
     computes = np.char.endswith(columns["optype"], "-compute")
-    if "rank" in absent:
-        columns["rank"] = columns["stage"] * lanes + columns["dp_rank"]
     if "seq_id" in absent:
         _, kind = np.unique(columns["optype"], return_inverse=True)
         keys = (columns["step"], columns["dp_rank"], columns["stage"], kind)

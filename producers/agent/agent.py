@@ -21,6 +21,7 @@ from eroica.producers.agent.liveness import ProcessWatch
 from eroica.producers.agent.outbox import Outbox
 from eroica.producers.agent.profiles import parse_profiled
 from eroica.producers.agent.readers import ControlReader, JobsLookup
+from eroica.producers.agent.remembered import Remembered
 from eroica.producers.agent.requests import RequestFilter
 from eroica.producers.agent.server import DatagramServer, Directory, hook_listens
 from eroica.producers.agent.spool import open_spool
@@ -31,6 +32,7 @@ from eroica.schemas.control import ProfileRequest
 from eroica.schemas.errors import InvalidInput, MessageTooLarge, SchemaError
 from eroica.schemas.outputs import Output
 from eroica.schemas.settings import EroicaSettings
+from eroica.schemas.wording import say_count
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +86,8 @@ class Agent:
         self._outbox = Outbox(open_spool(directory / "spool", agent.spool_max_bytes), self._producer, self._counters)
         self._state = HostState(host, agent.ranks_per_shard, self._counters)
         self._watch = ProcessWatch(lambda pid: hook_listens(directory, pid))
+        self._remembered = Remembered(directory)
+        self._taken_over = self._remembered.take_over(self._state, self._watch, mono_ns())
         self._announcer = Announcer(host, agent.announce_interval_ms * 1_000)
         self._filter = RequestFilter(self._counters)
         self._server = DatagramServer(directory, self._on_datagrams)
@@ -104,6 +108,8 @@ class Agent:
         _log.info(
             "agent of host %s listens in %s; %d messages wait on disk", self._host, self._directory.path, self._outbox.pending
         )
+        if self._taken_over:
+            _log.info("%s goes on from the agent before", say_count(self._taken_over, "training process", "training processes"))
         try:
             while not stop.is_set():
                 self._turn(lookup)
@@ -160,6 +166,7 @@ class Agent:
         self._announcer.errors.clear()
         for output in [*outputs, *self._state.batches(now_us, self._mono_ns())]:
             self._send(output)
+        self._remembered.save(runs, self._watch)
         if not lookup.busy:
             wanted = self._announcer.jobs_to_look_up(runs.values(), now_us)
             if wanted:
@@ -183,10 +190,12 @@ class Agent:
         while self._outbox.pending and self._mono_ns() < deadline:
             self._producer.flush(TICK_S)
             self._outbox.pump(self._mono_ns())
-        left = self._outbox.pending
         self._producer.close(0.0)
-        self._outbox.close()
+        lost = self._outbox.close()
+        left = self._outbox.pending - lost
         self._log_counters()
+        if lost:
+            _log.error("%d messages are lost: neither the broker nor the disk took them", lost)
         if left:
             _log.warning("%d messages stay on disk for the next agent in %s", left, self._directory.path)
         self._directory.release()

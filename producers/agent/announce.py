@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from eroica.producers.agent.hoststate import Run
+from eroica.producers.agent.launches import Run
 from eroica.schemas.errors import EroicaError
 from eroica.schemas.jobs import JobAnnouncement, ProcessGroup, RankInfo
 from eroica.schemas.outputs import Output

@@ -13,7 +13,8 @@ from eroica.producers.agent.announce import Announcer
 from eroica.producers.agent.answered import Answered
 from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.hardware import Hardware
-from eroica.producers.agent.hoststate import HostState, Run, Worker
+from eroica.producers.agent.hoststate import HostState
+from eroica.producers.agent.launches import Run, Worker
 from eroica.producers.agent.openrequests import OpenRequests
 from eroica.producers.agent.profiles import (
     Pending,

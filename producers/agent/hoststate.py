@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.hello import Hello
+from eroica.producers.agent.launches import PROCESS_GONE, SETTLE_NS, SILENT_NS, SILENT_STEPS, Place, Run, Worker
 from eroica.producers.hook.wire import EVENT_NAMES, GOODBYE, ITERATION, PROBE, Event
 from eroica.schemas.iterations import IterationBatch, RankIterations
 from eroica.schemas.outputs import Output
 from eroica.schemas.topics import message_key
 
-PROCESS_GONE = "process_gone"
-"""``last_event`` of a rank whose process ended without a goodbye."""
 MAX_WORKERS = 4_096
 """Processes on one host that are followed."""
 MAX_PENDING = 20_000
@@ -33,65 +31,6 @@ GONE_LINGER_US = 60_000_000
 """A launch whose processes have all gone, not all with a goodbye, is reported for so long, so that a stall can be declared."""
 MAX_BATCH_VALUES = 50_000
 """Iterations in one message, below its limit of 1 MB."""
-MEAN_OVER = 20
-
-
-@dataclass
-class Worker:
-    """One process. ``alive`` until it said goodbye or went without one."""
-
-    hello: Hello
-    event_mono_ns: int
-    last_event: str = "hello"
-    last_step: int = -1
-    runs: list[tuple[int, list[int], int]] = field(default_factory=list)
-    """Iterations for the next batch: first step, durations µs of consecutive steps, event time µs of the last one's end."""
-    pending: int = 0
-    recent_us: deque[int] = field(default_factory=lambda: deque(maxlen=MEAN_OVER))
-    ended: bool = False
-    gone: bool = False
-    dropped: int = 0
-    """Datagrams that its hook could not send."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs, as far as known."""
-        return not (self.ended or self.gone)
-
-    @property
-    def mean_us(self) -> float:
-        """Mean of the last iterations; 0 before the first."""
-        return sum(self.recent_us) / len(self.recent_us) if self.recent_us else 0.0
-
-
-@dataclass
-class Run:
-    """One launch of a job, the part of it on this host."""
-
-    job: str
-    run_id: str
-    world_size: int
-    started_at_us: int
-    workers: dict[int, Worker] = field(default_factory=dict)
-    """By rank; a restarted rank's newest process."""
-    over_since_us: int = 0
-    refused: bool = False
-    """Another job holds the name: nothing of this one is sent."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Job and launch."""
-        return self.job, self.run_id
-
-    @property
-    def over(self) -> bool:
-        """No process of it runs here any more."""
-        return not any(worker.alive for worker in self.workers.values())
-
-    @property
-    def ended(self) -> bool:
-        """All of its processes here said goodbye."""
-        return all(worker.ended for worker in self.workers.values())
 
 
 class HostState:
@@ -119,6 +58,7 @@ class HostState:
             same = (run.job, run.run_id, worker.hello.rank) == (hello.job, hello.run_id, hello.rank)
             if same and not worker.ended:
                 worker.hello = hello
+                worker.settles_ns = min(worker.settles_ns, mono_ns + SETTLE_NS)
                 run.world_size = hello.world_size
                 return
             self._forget_pid(hello.pid)
@@ -131,12 +71,27 @@ class HostState:
         former = run.workers.get(hello.rank)
         if former is not None:
             self._by_pid.pop(former.hello.pid, None)
-        worker = Worker(hello, event_mono_ns=mono_ns)
+        worker = Worker(hello, event_mono_ns=mono_ns, settles_ns=mono_ns + SETTLE_NS)
         run.workers[hello.rank] = worker
         run.over_since_us = 0
         self._by_pid[hello.pid] = (run, worker)
         for event in self._early.pop(hello.pid, ()):
             self.event(event)
+
+    def take_over(self, hello: Hello, started_at_us: int, refused: bool, place: Place, mono_ns: int) -> None:
+        """Follow a process that a former agent followed, from *place* on; it may stand still and never say hello again.
+
+        :param started_at_us: of its launch.
+        """
+        self.hello(hello, started_at_us, place.event_mono_ns)
+        known = self._by_pid.get(hello.pid)
+        if known is not None:
+            run, worker = known
+            run.refused = refused
+            worker.last_step, worker.last_event = place.last_step, place.last_event
+            worker.ended, worker.gone = place.ended, place.gone
+            worker.recent_us.extend([int(place.mean_us)] if place.mean_us else [])
+            worker.settles_ns = mono_ns + max(SILENT_NS, int(SILENT_STEPS * place.mean_us * 1_000))
 
     def event(self, event: Event) -> None:
         """One event record."""
@@ -250,6 +205,7 @@ class HostState:
         else:
             worker.runs.append((event.step, [duration_us], ended_us))
         worker.last_step = event.step
+        worker.settles_ns = 0
         worker.pending += 1
         worker.recent_us.append(duration_us)
 

@@ -23,6 +23,15 @@ class ProcessWatch:
         """A process said hello."""
         self._started[pid] = self._start_of(pid)
 
+    def recall(self, pid: int, started: int) -> bool:
+        """A former agent met process *pid*, *started* then as :meth:`started` says; whether it still runs."""
+        self._started[pid] = started
+        return self._runs(pid)
+
+    def started(self, pid: int) -> int:
+        """When process *pid* started, in clock ticks since boot; 0 where it cannot be seen."""
+        return self._started.get(pid, 0)
+
     def gone(self, pids: Iterable[int]) -> list[int]:
         """Those of *pids* that run no more, in their order; the others of before are forgotten."""
         watched = list(pids)

@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from eroica.producers.agent.hoststate import Run, Worker
+from eroica.producers.agent.launches import Run, Worker
 from eroica.producers.agent.requests import closed_at_us, past_at_us
 from eroica.schemas.control import ProfileRequest, checked_classes
 from eroica.schemas.ranks import RankRanges
@@ -19,8 +19,6 @@ from eroica.schemas.ranks import RankRanges
 MAX_OPEN = 1_024
 MAX_TEXT = 16 * 2**20
 """Characters of the classes of all open requests together; beyond, the oldest are forgotten."""
-SETTLE_NS = 1_000_000_000
-"""After its hello a process may take so long to say in which step it is: what it did before lies in its ring."""
 
 
 class Ask(NamedTuple):
@@ -111,4 +109,4 @@ class OpenRequests:
 
 
 def _settled(worker: Worker, mono_ns: int) -> bool:
-    return not worker.alive or worker.last_step >= 0 or mono_ns - worker.event_mono_ns >= SETTLE_NS
+    return not worker.alive or mono_ns >= worker.settles_ns

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from eroica.producers.agent.hello import Rank, Text, convert
-from eroica.producers.agent.hoststate import Run, Worker
+from eroica.producers.agent.launches import Run, Worker
 from eroica.producers.hook.wire import WIRE_VERSION
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.outputs import Output

@@ -62,7 +62,7 @@ def find_rhythm(trace: Trace) -> tuple[Ints, Floats, Floats] | None:
     that of the backward pass before the main thread's next one, where autograd has a thread of its own that issues some; else
     that at the end of the trace, which ends with a step if a profiler of steps wrote it.
     """
-    rows, issued = _collectives(trace)
+    rows, issued = collectives_of(trace)
     if rows.size < MIN_REPEATS:
         return None
     order = np.lexsort((rows, issued))
@@ -79,7 +79,7 @@ def find_rhythm(trace: Trace) -> tuple[Ints, Floats, Floats] | None:
     return np.arange(number, number + bounds.size - 1), bounds[:-1], bounds[1:]
 
 
-def _collectives(trace: Trace) -> tuple[Ints, Floats]:
+def collectives_of(trace: Trace) -> tuple[Ints, Floats]:
     """Rows of the collectives and when the host issued each: device kernels whose launch is known, else all, else annotations."""
     rows = trace.rows(KERNEL)
     rows = rows[trace.named(rows, kernel_collective)]

@@ -35,7 +35,7 @@ class Steps:
     end_us: Floats
     window: tuple[float, float]
     source: str
-    """``profiler_step``, ``gpu_profiler_step``, ``loader``, ``optimizer``, ``collectives`` or ``none``."""
+    """``profiler_step``, ``gpu_profiler_step``, ``loader``, ``optimizer``, ``collectives``, ``none``, or ``others``: theirs."""
 
     def of(self, t: Floats) -> Ints:
         """Index of the step that contains each time, -1 before the first; after the last one's end still the last."""
@@ -52,13 +52,13 @@ def find_steps(trace: Trace) -> Steps:
     for source, categories in (("profiler_step", (ANNOTATION, CPU_OP)), ("gpu_profiler_step", (GPU_ANNOTATION,))):
         found = _profiler_steps(trace, trace.rows(*categories))
         if found is not None:
-            return _with_window(trace, *found, source=source)
+            return with_window(trace, *found, source=source)
     for source, prefix, bound in (("loader", "enumerate(DataLoader)", "start"), ("optimizer", "Optimizer.step#", "end")):
         times = _annotated(trace, prefix, bound)
         if times.size >= 2:
-            return _with_window(trace, np.arange(times.size - 1), times[:-1], times[1:], source=source)
+            return with_window(trace, np.arange(times.size - 1), times[:-1], times[1:], source=source)
     if (rhythm := find_rhythm(trace)) is not None:
-        return _with_window(trace, *rhythm, source="collectives")
+        return with_window(trace, *rhythm, source="collectives")
     rows = trace.rows(CPU_OP, ANNOTATION, PYTHON, RUNTIME, KERNEL, MEMCPY, MEMSET)
     low = float(trace.ts_us[rows].min()) if rows.size else 0.0
     high = float(trace.end_us[rows].max()) if rows.size else 0.0
@@ -92,7 +92,8 @@ def _annotated(trace: Trace, prefix: str, bound: str) -> Floats:
     return times
 
 
-def _with_window(trace: Trace, number: Ints, start: Floats, end: Floats, *, source: str) -> Steps:
+def with_window(trace: Trace, number: Ints, start: Floats, end: Floats, *, source: str) -> Steps:
+    """Steps of these bounds, and the window up to the end of the device work that was launched in them."""
     low, high = float(start[0]), float(end.max())
     device = trace.rows(KERNEL, MEMCPY, MEMSET)
     if device.size and source != "gpu_profiler_step":

@@ -29,6 +29,7 @@ STEP_NOTES = {
     "loader": "no ProfilerStep in the trace: steps by the data loader's annotations",
     "optimizer": "no ProfilerStep in the trace: steps by the optimizer's annotations",
     "collectives": "no ProfilerStep in the trace: steps by the rhythm of collectives",
+    "others": "no ProfilerStep in the trace: steps cut as the others', where their collectives fit",
     "none": "no steps in the trace: all of it counts as one",
 }
 
@@ -54,6 +55,8 @@ def summarise(
     extras: Extras | None = None,
     *,
     trace: Trace | None = None,
+    told: TraceIdentity | None = None,
+    steps: Steps | None = None,
 ) -> Summary:
     """Summarise one worker's trace. Deterministic: the same file and arguments give the same summary.
 
@@ -61,12 +64,14 @@ def summarise(
 
     :param who: whose trace it is; the trace's own rank is checked against it.
     :param trace: what *trace_path* holds, where it has been read already.
+    :param told: whose trace it says it is, where that is known already.
+    :param steps: its steps, where they are not to be looked for.
     :raises InvalidInput: the file cannot be read as a trace, holds nothing to summarise, or is another rank's.
     """
     settings = settings or SummarySettings()
     if trace is None:
         trace = read_trace(trace_path, max_bytes=settings.max_trace_bytes)
-    told = identify(trace, trace_path)
+    told = told or identify(trace, trace_path)
     if told.rank_source == "distributed_info" and told.rank != who.rank:
         raise InvalidInput(
             f"the trace says that it is rank {told.rank}'s, it was given as rank {who.rank}'s",
@@ -75,7 +80,7 @@ def summarise(
         )
     pauses, note = side_pauses(trace_path)
     waits, waits_note = receive_waits(trace_path)
-    summary = summarise_trace(trace, who, settings, extras)
+    summary = summarise_trace(trace, who, settings, extras, steps)
     return fit(
         msgspec.structs.replace(
             summary,
@@ -96,13 +101,15 @@ def identity_from_trace(
     run_id: str = "offline",
     request: str = "offline",
     cls: str = "all",
+    told: TraceIdentity | None = None,
 ) -> Identity:
     """Identity of a trace that nobody asked for (offline use).
 
     :param rank: given by the user; beats what trace and file name tell.
+    :param told: what they tell, where that is known already.
     :raises InvalidInput: the rank is neither in the trace nor in its name nor given.
     """
-    told: TraceIdentity = identify(trace, path)
+    told = told or identify(trace, path)
     chosen = rank if rank is not None else told.rank
     if chosen < 0:
         raise InvalidInput(
@@ -122,9 +129,12 @@ def identity_from_trace(
     )
 
 
-def summarise_trace(trace: Trace, who: Identity, settings: SummarySettings, extras: Extras | None = None) -> Summary:
+def summarise_trace(
+    trace: Trace, who: Identity, settings: SummarySettings, extras: Extras | None = None, steps: Steps | None = None
+) -> Summary:
     """Summarise columns, whichever front end they came from; the result is not yet cut to size.
 
+    :param steps: found in the trace if they are not given.
     :raises InvalidInput: no event with a duration.
     """
     extras = extras or Extras()
@@ -132,7 +142,7 @@ def summarise_trace(trace: Trace, who: Identity, settings: SummarySettings, extr
         raise InvalidInput(
             "the trace holds no event with a duration", where=f"rank {who.rank}", do="check what the profiler recorded"
         )
-    steps = find_steps(trace)
+    steps = steps or find_steps(trace)
     path = find_critical_path(trace, steps)
     host = host_phases(trace, path)
     communication = find_collectives(trace, steps, path)

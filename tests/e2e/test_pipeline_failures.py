@@ -27,8 +27,8 @@ from eroica.schemas.settings import KafkaSettings, load_settings
 from eroica.schemas.summaries import CloseClass, Expectation, Summary
 from eroica.schemas.verdicts import Verdict
 from eroica.simulator.messages import Emission
-from eroica.simulator.scenario import load_scenario
 from eroica.simulator.simulation import Simulation
+from eroica.simulator.source import load_scenario
 from eroica.streams.collect import GroupCore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]

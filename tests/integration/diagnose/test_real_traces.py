@@ -174,6 +174,20 @@ def test_the_same_rank_is_named_where_no_trace_marks_its_steps(name: str, every:
         assert tuple(verdict.request.steps) == (0, 2)
 
 
+@pytest.mark.parametrize(("unmarked", "every"), [({1}, False), ({2}, True), ({0, 3}, True), ({0, 1, 3}, False)])
+@pytest.mark.parametrize("name", ["torchrec_sleep_1s", "torchrec_sleep_20ms"])
+def test_steps_that_only_some_ranks_mark_are_cut_alike(name: str, unmarked: set[int], every: bool, tmp_path: Path) -> None:
+    for rank, path in enumerate(sorted(p for p in (TRACES / name).iterdir() if "json" in p.name)):
+        if rank in unmarked:
+            drop_annotations(path, tmp_path / path.name.removesuffix(".gz"), every)
+        else:
+            shutil.copy(path, tmp_path)
+    verdict = diagnose(tmp_path, load_settings()).verdict
+    assert any(f"cut as the others', where their collectives fit ({len(unmarked)} of 4" in n for n in verdict.coverage.notes)
+    assert [cause.suspects.ranks for cause in verdict.causes] == ["2"]
+    assert tuple(verdict.request.steps) == (4, 6)
+
+
 @pytest.mark.parametrize("name", ["dlrm_8rank", "hta_2_of_128"])
 def test_nobody_is_accused_where_no_step_is_marked_and_none_is_found(name: str, tmp_path: Path) -> None:
     for path in sorted((TRACES / name).iterdir()):

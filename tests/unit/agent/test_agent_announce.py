@@ -9,7 +9,8 @@ from agent_unit_kit import MONO_NS, NOW_US, hello
 
 from eroica.producers.agent.announce import FIRST_LOOK_US, OVERLAP_US, Announcer, Row, row_of
 from eroica.producers.agent.counters import Counters
-from eroica.producers.agent.hoststate import PROCESS_GONE, HostState
+from eroica.producers.agent.hoststate import HostState
+from eroica.producers.agent.launches import PROCESS_GONE
 from eroica.producers.hook.wire import GOODBYE, Event
 from eroica.schemas.iterations import IterationBatch
 from eroica.schemas.jobs import JobAnnouncement

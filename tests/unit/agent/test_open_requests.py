@@ -11,7 +11,8 @@ from agent_unit_kit import MONO_NS, NOW_US, hello, iteration, request
 from eroica.producers.agent.answered import KEEP_US, Answered
 from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.hoststate import HostState
-from eroica.producers.agent.openrequests import MAX_OPEN, MAX_TEXT, SETTLE_NS, OpenRequests
+from eroica.producers.agent.launches import SETTLE_NS
+from eroica.producers.agent.openrequests import MAX_OPEN, MAX_TEXT, OpenRequests
 from eroica.producers.agent.requests import closed_at_us, past_at_us
 from eroica.producers.hook.command import ProfileCommand
 from eroica.producers.hook.said import REMEMBERED, Said

@@ -15,13 +15,13 @@ from eroica.schemas.groups import GroupChunk
 from eroica.schemas.outputs import InputRef
 from eroica.schemas.ranks import parse_ranks
 from eroica.schemas.settings import GroupSettings
-from eroica.simulator import scenario as scenarios
+from eroica.simulator import source
 from eroica.simulator.messages import Emission
 from eroica.simulator.simulation import Simulation
 from eroica.simulator.truth import labels
 from eroica.streams.collect import GroupCore
 
-FOLDER = Path(scenarios.__file__).parent / "scenarios"
+FOLDER = Path(source.__file__).parent / "scenarios"
 LARGE = {"hundred-thousand"}
 GALLERY = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in LARGE)
 
@@ -30,9 +30,7 @@ def simulated(text_or_name: str, *assignments: str, every: bool = False) -> tupl
     """The chunks of the last request (or of *every* one) of a scenario (a name of the gallery, or YAML), and its labels."""
     path = FOLDER / f"{text_or_name}.yaml"
     scenario = (
-        scenarios.load_scenario(path, assignments)
-        if "\n" not in text_or_name
-        else scenarios.parse_scenario(text_or_name, assignments)
+        source.load_scenario(path, assignments) if "\n" not in text_or_name else source.parse_scenario(text_or_name, assignments)
     )
     simulation = Simulation(scenario)
     emission, core = Emission(simulation), GroupCore(GroupSettings())

@@ -16,8 +16,8 @@ from eroica.schemas.summaries import Summary
 from eroica.simulator.faults import FAULTS
 from eroica.simulator.hangs import HANGS
 from eroica.simulator.messages import Emission
-from eroica.simulator.scenario import parse_scenario
 from eroica.simulator.simulation import Simulation
+from eroica.simulator.source import parse_scenario
 from eroica.simulator.truth import labels
 from eroica.topology.presets import FRAMEWORKS
 from eroica.topology.schedules import SCHEDULES

@@ -10,8 +10,8 @@ import pytest
 
 from eroica.simulator.effects import Effects
 from eroica.simulator.engine import NO_NOISE, Engine
-from eroica.simulator.scenario import parse_scenario
 from eroica.simulator.simulation import Simulation
+from eroica.simulator.source import parse_scenario
 from eroica.simulator.workload import Workload, build_workload
 
 pytestmark = pytest.mark.unit

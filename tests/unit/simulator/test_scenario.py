@@ -11,11 +11,15 @@ import yaml
 from jsonschema import Draft202012Validator
 
 import eroica.simulator
-from eroica.schemas.errors import EroicaError, InvalidInput, UsageError
-from eroica.schemas.jsonschema import file_schema
+from eroica.schemas.errors import InvalidInput, UsageError
 from eroica.schemas.ranks import format_ranks
-from eroica.simulator.scenario import Noise, Scenario, load_scenario, parse_scenario
+from eroica.simulator.faults import FAULTS
+from eroica.simulator.fileschema import scenario_schema
+from eroica.simulator.hangs import HANGS
+from eroica.simulator.messages import Emission
+from eroica.simulator.scenario import Noise, Scenario
 from eroica.simulator.simulation import Simulation
+from eroica.simulator.source import Source, load_scenario, parse_scenario
 
 pytestmark = pytest.mark.unit
 
@@ -38,12 +42,12 @@ def test_assignments_beat_the_file_and_reach_into_lists() -> None:
     ("text", "says"),
     [
         ("job: {wrld: 8}", "wrld"),
-        ("job: {world: 0}", "$.job.world"),
-        ("job: {world: 99999999999}", "$.job.world"),
+        ("job: {world: 0}", "job.world"),
+        ("job: {world: 99999999999}", "job.world"),
         ("faults: [{fault: slow_hbm, dose: 0.9}]", "dose"),
         ("faults: [{fault: slow_hbm, dose: .nan}]", "dose"),
         ("faults: [{fault: slow_hbm, dose: .inf}]", "dose"),
-        ("noise: loud", "$.noise"),
+        ("noise: loud", "noise: "),
         ("nuisance: {missing: 1.5}", "missing"),
         ("profile: {steps: 100000}", "steps"),
         ("[1, 2]", "table"),
@@ -61,13 +65,17 @@ def test_what_is_wrong_is_named(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
-        ("name: x\njob:\n  world: 8\n  wrld: 3", 4, "unknown field `wrld`"),
-        ("faults:\n  - {fault: nic_down}\n  - fault: slow_hbm\n    dose: -1", 4, "$.faults[1].dose"),
-        ("cluster:\n  other_speed:\n    A100: 0", 2, "$.cluster.other_speed"),
+        ("name: x\njob:\n  world: 8\n  wrld: 3", 4, "job.wrld: there is no field 'wrld'. did you mean world?"),
+        ("faults:\n  - {fault: nic_down}\n  - fault: slow_hbm\n    dose: -1", 4, "faults.1.dose: it has to be above 1"),
+        ("cluster:\n  other_speed:\n    A100: 0", 2, "cluster.other_speed"),
         ("job: {}\nseed: 1\njob: {}", 3, "'job' stands here twice"),
         ("a: &x 1\nb: *x", 2, "aliases are not allowed"),
         ("job: [1\n  : 3", 2, "not YAML"),
-        ("\n\nnoise: loud", 3, "$.noise"),
+        ("\n\nnoise: quite", 3, "noise: 'quite' is not a known value. did you mean quiet?"),
+        ("jbo: {}", 1, "did you mean job?"),
+        ("job:\n  world: eight", 2, "job.world: this has to be a whole number, and is a text"),
+        ("job:\n  name: x\nfaults: {}", 3, "faults: this has to be a list, and is a table of fields"),
+        ("faults:\n  - dose: 2", 2, "faults.0: the field 'fault' is missing"),
     ],
 )
 def test_the_line_of_what_is_wrong_is_named(text: str, line: int, says: str) -> None:
@@ -108,12 +116,56 @@ def test_a_wrong_assignment_is_wrong_use(assignment: str) -> None:
         "start: yesterday\nfaults: []",
     ],
 )
-def test_what_cannot_be_simulated_is_said_in_a_sentence(text: str) -> None:
-    from eroica.simulator.messages import Emission
+def test_what_cannot_be_simulated_is_said_with_file_and_line(text: str) -> None:
+    source = Source(text, where="job.yaml")
+    with pytest.raises(InvalidInput, match=r"^job\.yaml, line [12]: "), source.placing():
+        Emission(Simulation(source.scenario()))
 
-    with pytest.raises(EroicaError) as caught:
-        Emission(Simulation(parse_scenario(text)))
-    assert str(caught.value)
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("faults:\n  - fault: slow_gpu", 2, "faults.0.fault: 'slow_gpu' is not a known fault. did you mean slow_gpu_clock?"),
+        ("job:\n  framework: megatorn", 2, "job.framework: 'megatorn' is not a known framework. did you mean megatron?"),
+        ("job:\n  framework: megatron\n  sizes: {ttp: 2}", 3, "job.sizes: megatron has no option 'ttp'. did you mean tp?"),
+        ("job:\n  schedule: gpip", 2, "job.schedule: 'gpip' is not a known schedule. did you mean gpipe?"),
+        (
+            "faults:\n  - fault: slow_hbm\n    at:\n      hosts: 9",
+            4,
+            "faults.0.at.hosts: there is no host 9. the job has 2 hosts",
+        ),
+        ("faults:\n  - fault: slow_hbm\n  - {fault: slow_hbm, at: {stages: [3]}}", 3, "faults.1.at.stages: there is no stage 3"),
+        ("faults:\n  - {fault: hang_before, at: {ranks: x}}", 2, "faults.0.at.ranks"),
+    ],
+)
+def test_what_contradicts_the_job_is_placed_too(text: str, line: int, says: str) -> None:
+    source = Source(text, where="job.yaml")
+    with pytest.raises(InvalidInput) as caught, source.placing():
+        Simulation(source.scenario())
+    assert str(caught.value).startswith(f"job.yaml, line {line}: {says}")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("jbo.world=8", "did you mean job?"),
+        ("job.wrld=8", "did you mean world?"),
+        ("noise=quite", "did you mean quiet?"),
+        ("job.world=few", "this has to be a whole number"),
+        ("job.world={", "not YAML"),
+        ("job.sizes.tp=3", "cannot be divided"),
+        ("job.world=4", "faults.0.at.ranks: there is no rank 7. the job has 4 ranks"),
+        ("faults.0.fault=slow_gpu", "did you mean slow_gpu_clock?"),
+    ],
+)
+def test_an_assignment_to_blame_is_wrong_use(assignment: str, says: str) -> None:
+    text = "job: {world: 8, framework: megatron}\nfaults: [{fault: slow_hbm, at: {ranks: 7}}]"
+    with pytest.raises(UsageError) as caught:
+        source = Source(text, (assignment,), "job.yaml")
+        with source.placing():
+            Simulation(source.scenario())
+    assert str(caught.value).startswith(f"--set {assignment}: ")
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +226,7 @@ FLOATS = [*_floats(Scenario), *_floats(Noise, "noise."), "faults.0.dose", "fault
 def test_every_number_is_finite(field: str) -> None:
     text = "noise: {}\nfaults: [{fault: slow_gpu_clock}]\n"
     for wrong in (".inf", "-.inf", ".nan", "'inf'", "'nan'", "1.0e+300", "1" + "0" * 40):
-        with pytest.raises(InvalidInput, match=field.rpartition(".")[2] if "other" not in field else "other_speed"):
+        with pytest.raises(UsageError, match=field.rpartition(".")[2] if "other" not in field else "other_speed"):
             parse_scenario(text, [f"{field}={wrong}"])
 
 
@@ -182,14 +234,24 @@ def test_every_number_is_finite(field: str) -> None:
     "assignment", ["seed=-1", "profile.deadline_ms=99999999999", "job.micro_batches=100001", "job.chunks=1.0e+300"]
 )
 def test_whole_numbers_have_bounds_too(assignment: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(UsageError):
         parse_scenario("", [assignment])
 
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
 def test_the_gallery_keeps_to_the_published_schema(path: Path) -> None:
-    validator = Draft202012Validator(file_schema("scenario", Scenario))
+    validator = Draft202012Validator(scenario_schema())
     validator.check_schema(validator.schema)
     given = yaml.safe_load(path.read_text(encoding="utf-8"))
     validator.validate(given)
     assert not validator.is_valid(given | {"seed": "one"})
+    assert not validator.is_valid(given | {"faults": [{"fault": "slow_gpu"}]})
+    assert not validator.is_valid(given | {"job": {"schedule": "1f2b"}})
+
+
+def test_the_published_schema_says_what_every_field_means() -> None:
+    schema = scenario_schema()
+    fields = [(part, name, field) for part, body in schema["$defs"].items() for name, field in body["properties"].items()]
+    silent = [f"{part}.{name}" for part, name, field in fields if "description" not in field]
+    assert silent == []
+    assert {choice["const"] for choice in schema["$defs"]["Fault"]["properties"]["fault"]["oneOf"]} == {*FAULTS, *HANGS}

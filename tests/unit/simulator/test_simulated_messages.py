@@ -20,8 +20,8 @@ from eroica.schemas.summaries import CloseClass, Expectation, StackEvidence, Sum
 from eroica.simulator.faults import FAULTS
 from eroica.simulator.hangs import HANGS
 from eroica.simulator.messages import Emission
-from eroica.simulator.scenario import parse_scenario
 from eroica.simulator.simulation import Simulation
+from eroica.simulator.source import parse_scenario
 from eroica.simulator.truth import labels
 from eroica.streams.collect import GroupCore
 from eroica.streams.job import JobCore

@@ -46,7 +46,7 @@ def test_the_slow_worker_of_ar_is_named_and_its_figures_are_the_published_ones()
     assert impact.slowdown == pytest.approx(1.973, rel=0.01)
     assert impact.recovered_by_slowest_3pct == pytest.approx(1.0017, rel=0.01)
     assert impact.recovered_by_last_stage == pytest.approx(-0.0012, rel=0.02)
-    forward = next(e for e in verdict.causes[0].evidence if e.metric == "forward-compute_ms")
+    forward = next(e for e in verdict.causes[0].evidence if e.metric == "mean forward-compute")
     assert (forward.value, forward.expected) == (pytest.approx(546, rel=0.01), pytest.approx(218, rel=0.01))
 
 

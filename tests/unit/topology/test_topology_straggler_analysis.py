@@ -41,7 +41,7 @@ def test_figures_equal_the_published_ones(job: str) -> None:
 def test_the_slow_worker_is_named_and_the_heavy_stage_names_nobody() -> None:
     slow_worker = read_timeline(DATA / "trace-AR.parquet")
     assert slow_worker.what_if().report().slowest == ((0, 0),)
-    assert slow_worker.rank_of[1].tolist() == [4, 20, 36, 52]
+    assert slow_worker.who.rank_of[1].tolist() == [4, 20, 36, 52]
     heavy = read_timeline(DATA / "trace-ST.parquet").what_if().report()
     assert int(heavy.by_stage.argmax()) == 3
     assert heavy.recovered_by_last_stage > 1
@@ -64,7 +64,7 @@ def pipeline_rows(dp: int = 2, steps: int = 3, slow: tuple[int, int] = (-1, -1))
             put(d, 0, step, "forward-compute", 0.0, f, 0)
             put(d, 0, step, "forward-send", f, 0.1, 0)
             put(d, 0, step, "forward-compute", f, f, 1)
-            put(d, 0, step, "forward-send", 2 * f, 0.1, 1)
+            put(d, 0, step, "forward-send", 2 * f, 0.2, 1)
             put(d, 1, step, "forward-recv", 0.0, f + 0.1, 0)
             put(d, 1, step, "forward-compute", f + 0.1, 1.0, 0)
             put(d, 1, step, "forward-recv", f + 1.1, f - 0.9 if f > 1 else 0.1, 1)
@@ -116,8 +116,8 @@ def mutate(column: str, value: Any, at: int = 0) -> dict[str, list[Any]]:
         (mutate("start_ts", float("nan")), "value that is no number"),
         (mutate("duration", float("inf")), "value that is no number"),
         (mutate("dp_rank", -1), "negative"),
-        (mutate("seq_id", 2**31 - 1), "far more ranks, stages or sequence numbers"),
-        (mutate("dp_rank", 2**31 - 1), "far more ranks, stages or sequence numbers"),
+        (mutate("seq_id", 2**31 - 1), "far more sequence numbers"),
+        (mutate("dp_rank", 2**31 - 1), "far more replicas or stages"),
         (mutate("seq_id", 1), "sequence number of another"),
         (mutate("duration", -1.0), "duration is negative"),
         ({**pipeline_rows(), "step": list(range(len(pipeline_rows()["step"])))}, "computes nothing|no step has every"),
