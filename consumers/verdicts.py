@@ -20,6 +20,8 @@ _log = logging.getLogger(__name__)
 
 REMEMBERED_IDS = 100_000
 """Verdict ids kept to recognise a repetition; a reader that runs for months stays small."""
+MAX_TOLD = 5
+"""Unreadable records that are said one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,10 @@ class VerdictFilter:
             verdict = decode_as(Verdict, record.value, record.where)
         except SchemaError as error:
             self.bad += 1
-            _log.warning("skipped: %s", error)
+            if self.bad <= MAX_TOLD:
+                _log.warning("skipped: %s", error)
+            if self.bad == MAX_TOLD:
+                _log.warning("if more are skipped, they are counted, and said at the end")
             return None
         if (self._job is not None and verdict.job != self._job) or verdict.verdict_id in self._seen:
             return None
@@ -58,6 +63,11 @@ class VerdictFilter:
         if len(self._seen) > self._remembered:
             self._seen.popitem(last=False)
         return ReadVerdict(verdict, record.value or b"", record.where)
+
+    def close(self) -> None:
+        """Reading is over: say how many could not be read, if that was not said one by one."""
+        if self.bad > MAX_TOLD:
+            _log.warning("skipped %d messages that are no verdicts for this reader", self.bad)
 
 
 class Latest:
@@ -97,22 +107,25 @@ def read_verdicts(
     """
     accepted, there = VerdictFilter(job), None if last is None else Latest(last)
     caught_up = threading.Event()
-    for batch in read_partitions(
-        settings, "verdicts", to_end=not follow, stop=stop, on_caught_up=caught_up.set, client_id="eroica-verdicts"
-    ):
-        if there is not None and caught_up.is_set():
+    try:
+        for batch in read_partitions(
+            settings, "verdicts", to_end=not follow, stop=stop, on_caught_up=caught_up.set, client_id="eroica-verdicts"
+        ):
+            if there is not None and caught_up.is_set():
+                yield from there.all()
+                there = None
+            for record in batch:
+                found = accepted.feed(record)
+                if found is not None and there is not None:
+                    there.add(found)
+                elif found is not None:
+                    yield found
+            if not batch:
+                yield None
+        if there is not None:
             yield from there.all()
-            there = None
-        for record in batch:
-            found = accepted.feed(record)
-            if found is not None and there is not None:
-                there.add(found)
-            elif found is not None:
-                yield found
-        if not batch:
-            yield None
-    if there is not None:
-        yield from there.all()
+    finally:
+        accepted.close()
 
 
 def is_finding(verdict: Verdict) -> bool:

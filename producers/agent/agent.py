@@ -190,10 +190,12 @@ class Agent:
         while self._outbox.pending and self._mono_ns() < deadline:
             self._producer.flush(TICK_S)
             self._outbox.pump(self._mono_ns())
-        left = self._outbox.pending
         self._producer.close(0.0)
-        self._outbox.close()
+        lost = self._outbox.close()
+        left = self._outbox.pending - lost
         self._log_counters()
+        if lost:
+            _log.error("%d messages are lost: neither the broker nor the disk took them", lost)
         if left:
             _log.warning("%d messages stay on disk for the next agent in %s", left, self._directory.path)
         self._directory.release()

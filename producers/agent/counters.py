@@ -27,7 +27,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "messages_broke_us": "datagrams and requests that met a mistake of ours",
         "messages_too_large": "messages over the limit of their topic",
         "messages_poisoned": "messages that the broker refused again and again while it took others",
-        "spool_dropped": "messages given up since the disk spool was full",
+        "spool_dropped": "messages given up since disk spool and memory were full",
         "spool_corrupt": "spool files with a damaged part",
     }
 )

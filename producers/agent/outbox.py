@@ -1,4 +1,7 @@
-"""The way of every message to the broker: to disk first, then out in order, and off the disk when the broker has it."""
+"""The way of every message to the broker: to disk first, then out in order, and off the disk when the broker has it.
+
+Where the disk takes no more, memory stands in for it: what is sent does not depend on a disk.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from typing import Protocol
 
 from eroica.bus import Headers
 from eroica.producers.agent.counters import Counters
-from eroica.producers.agent.spool import Position, Spool
+from eroica.producers.agent.spool import Spool
+from eroica.producers.agent.spoolfolder import Position
 from eroica.producers.agent.spoolrecord import Record
 from eroica.schemas.errors import BrokerError, EroicaError, MessageTooLarge
 
@@ -74,6 +78,7 @@ class Outbox:
         self._disk_full = False
         self._suspect: tuple[Position | None, int] = (None, 0)
         self._told_error = ""
+        self._told_dropped = False
         self.last_error = ""
 
     @property
@@ -82,14 +87,18 @@ class Outbox:
         return self._spool.pending
 
     def put(self, record: Record) -> None:
-        """Take a message over; it is on disk when this returns, or counted as dropped where the disk has no room."""
-        fits = self._spool.append(record)
-        if fits == self._disk_full:
-            self._disk_full = not fits
-            if fits:
-                _log.info("the disk takes messages again; %d were dropped so far", self._spool.dropped)
+        """Take a message over; it is on disk when this returns, or in memory where the disk has no room."""
+        self._spool.append(record)
+        if self._spool.disk_takes == self._disk_full:
+            self._disk_full = not self._disk_full
+            if not self._disk_full:
+                _log.info("the disk takes messages again; %d have been given up so far", self._spool.dropped)
             else:
-                _log.error("the disk takes no messages (is %s full?); they are dropped and counted", self._spool.directory)
+                _log.error(
+                    "the disk takes no messages (is %s full?); they are kept in memory, %d MB at most, and sent from there",
+                    self._spool.directory,
+                    self._spool.memory_bytes >> 20,
+                )
 
     def pump(self, now_ns: int) -> None:
         """Take in what was reported, and send what may be sent. Never blocks on the broker."""
@@ -106,9 +115,9 @@ class Outbox:
         self._counters_of_spool()
         self._say_if_away(now_ns)
 
-    def close(self) -> None:
-        """Write the cursor down; what is pending stays on disk for the next agent."""
-        self._spool.close()
+    def close(self) -> int:
+        """Write the cursor down; what is pending stays on disk for the next agent. Answers how many the disk did not take."""
+        return self._spool.close()
 
     def _settle(self, now_ns: int) -> None:
         while self._flights and self._flights[0].decided and not self._flights[0].error:
@@ -116,8 +125,8 @@ class Outbox:
             self._in_flight_bytes -= flight.size
             self._spool.ack(flight.position)
             if self._away or self._told_error:
-                _log.info("the broker takes messages again; %d wait on disk", self._spool.pending)
-                self._away, self._told_error = False, ""
+                _log.info("the broker takes messages again; %d wait", self._spool.pending)
+                self._away, self._told_error, self._told_dropped = False, "", False
         self._failed = self._failed or any(flight.error for flight in self._flights)
         if not self._failed or not all(flight.decided for flight in self._flights):
             return
@@ -174,14 +183,17 @@ class Outbox:
         self.last_error = error
         if error and error != self._told_error:
             self._told_error = error
-            _log.warning("messages wait on disk, the broker does not take them: %s", error)
+            _log.warning("messages wait, the broker does not take them: %s", error)
 
     def _say_if_away(self, now_ns: int) -> None:
         if self._flights and not self._away and now_ns - self._flights[0].since_ns > SLOW_NS:
             self._away = True
-            _log.warning("the broker has confirmed nothing for %d s; messages wait on disk", SLOW_NS // 1_000_000_000)
+            _log.warning("the broker has confirmed nothing for %d s; messages wait", SLOW_NS // 1_000_000_000)
 
     def _counters_of_spool(self) -> None:
         for name, now in (("spool_dropped", self._spool.dropped), ("spool_corrupt", self._spool.corrupt)):
             if now > self._counters[name]:
+                if name == "spool_dropped" and not self._told_dropped:
+                    self._told_dropped = True
+                    _log.error("messages are given up and counted, the oldest first: there is no room for more")
                 self._counters.add(name, now - self._counters[name])

@@ -1,67 +1,58 @@
 """Messages on disk until the broker has them: segment files that are only appended to, a checksum a record, and a cursor.
 
-Survives the sudden end of the process (what ``write`` took is in the kernel's hands), not that of the machine. One process owns a
-directory. Format: docs/agent.md.
+Survives the sudden end of the process (what ``write`` took is in the kernel's hands), not that of the machine. What a full disk
+does not take is kept in memory, in segments of the same form. One process owns a directory. Format: docs/agent.md.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from eroica.producers.agent.spoolrecord import HEAD, MAX_BODY_BYTES, Record, body_at, is_torn, pack, unpack
+from eroica.producers.agent.spoolfolder import Position, Segment, path_of, scan, stored_cursor
+from eroica.producers.agent.spoolrecord import HEAD, MAX_BODY_BYTES, Record, body_at, pack, unpack
 from eroica.schemas.errors import UsageError
 
 SEGMENT_BYTES = 4 * 2**20
 MIN_SEGMENTS = 4
 """A full spool gives up its oldest segment, so at most a quarter of it at once."""
-_NAME = re.compile(r"^(\d{12})\.seg$")
-
-
-class Position(NamedTuple):
-    """Just behind a record: segment, offset in bytes, and the number of records of the segment before it."""
-
-    segment: int
-    offset: int
-    ordinal: int
-
-
-@dataclass
-class _Segment:
-    number: int
-    size: int
-    count: int
+MEMORY_BYTES = 16 * 2**20
+"""For what the disk does not take: at a message a second and job, minutes of a broker that is away too."""
+MEMORY_SEGMENT_BYTES = 2**20
 
 
 class Spool:
     """A queue on disk. Reading goes ahead of the cursor, :meth:`ack` moves it, and after a restart reading begins there.
 
     Guarantees: what was appended comes back in order, at least once, unless the spool was full (then the oldest go, counted in
-    ``dropped``) or its files were damaged (counted in ``corrupt``). Not thread-safe.
+    ``dropped``) or its files were damaged (counted in ``corrupt``). What the disk did not take does not outlive the process,
+    unless it takes it at :meth:`close`. Not thread-safe.
     """
 
-    def __init__(self, directory: Path, max_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, directory: Path, max_bytes: int, segment_bytes: int = SEGMENT_BYTES, memory_bytes: int = MEMORY_BYTES
+    ) -> None:
         """Open or create the spool.
 
         :raises OSError: the directory cannot be used.
         """
         self.directory = directory
         self._max_bytes = max_bytes
+        self.memory_bytes = min(memory_bytes, max_bytes)
         self._segment_bytes = max(1, min(segment_bytes, max_bytes // MIN_SEGMENTS))
         self.dropped = 0
-        self.corrupt = 0
+        self.disk_takes = True
+        """The last message that was appended is on disk, not in memory."""
         self._write_fd = -1
         self._read_fd = -1
         self._read_segment = -1
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._segments = self._scan()
-        # A former process may have left half a record at the end: never append behind it.
-        self._next = self._segments[-1].number + 1 if self._segments else 1
-        self._cursor = self._load_cursor()
+        self._segments, self.corrupt = scan(directory)
+        stored = stored_cursor(directory)
+        # A former process may have left half a record at the end, or a cursor to what it had in memory: never write there.
+        self._next = 1 + max(self._segments[-1].number if self._segments else 0, stored.segment if stored else 0)
+        self._cursor = self._valid(stored)
         self._read = self._before_read = self._cursor
         self._saved = self._cursor
         self._remove_read()
@@ -78,20 +69,28 @@ class Spool:
         return sum(segment.count for segment in self._segments) - done
 
     def append(self, record: Record) -> bool:
-        """Add *record* at the end; false if the disk has no room for it even without the oldest segment."""
+        """Add *record* at the end: on disk, or in memory where the disk has no room. False if it is larger than either."""
         data = pack(record)
         if len(data) > MAX_BODY_BYTES + HEAD.size or len(data) > self._max_bytes:
             self.dropped += 1
             return False
         while self._segments and self.size_bytes + len(data) > self._max_bytes:
             self._drop_oldest()
-        if self._write(data):
+        self.disk_takes = self._write(data)
+        if self.disk_takes:
+            self._save_memory()
             return True
-        self._drop_oldest()
-        if self._write(data):
-            return True
-        self.dropped += 1
-        return False
+        if len(data) > self.memory_bytes:
+            self.dropped += 1
+            return False
+        while self._memory_size() + len(data) > self.memory_bytes:
+            self._drop_oldest()
+            self.disk_takes = self._write(data)
+            if self.disk_takes:
+                self._save_memory()
+                return True
+        self._remember(data)
+        return True
 
     def read(self) -> tuple[Position, Record] | None:
         """The next record and the position to acknowledge it by; ``None`` at the end."""
@@ -106,7 +105,7 @@ class Spool:
                     return None
                 self._read = Position(segment.number + 1, 0, 0)
                 continue
-            body = self._read_body(segment.number, self._read.offset)
+            body = self._read_body(segment, self._read.offset)
             record = unpack(body)
             if body is None or record is None:
                 # Changed behind our back, since the scan had read it: the rest of the segment has no beginnings to trust.
@@ -144,39 +143,22 @@ class Spool:
             part.replace(self.directory / "cursor")
             self._saved = self._cursor
 
-    def close(self) -> None:
-        """Write the cursor down and close the files."""
+    def close(self) -> int:
+        """Write down what is in memory, as far as the disk takes it, and the cursor; answers how many records it did not take."""
+        self._save_memory()
         self.sync()
         for fd in (self._write_fd, self._read_fd):
             if fd >= 0:
                 os.close(fd)
         self._write_fd = self._read_fd = -1
         self._read_segment = -1
+        unsaved = [segment for segment in self._segments if segment.memory is not None]
+        return sum(s.count - (self._cursor.ordinal if s.number == self._cursor.segment else 0) for s in unsaved)
 
-    def _scan(self) -> list[_Segment]:
-        numbers = sorted(int(match.group(1)) for path in self.directory.iterdir() if (match := _NAME.match(path.name)))
-        return [self._scan_one(number) for number in numbers]
-
-    def _scan_one(self, number: int) -> _Segment:
-        data = self._path(number).read_bytes()
-        offset = count = 0
-        while (body := body_at(data, offset)) is not None:
-            offset += HEAD.size + len(body)
-            count += 1
-        # The end that a killed process left is normal; anything else is damage.
-        if offset < len(data) and len(data) - offset >= HEAD.size and not is_torn(data, offset):
-            self.corrupt += 1
-        return _Segment(number, len(data), count)
-
-    def _load_cursor(self) -> Position:
-        first = Position(self._segments[0].number, 0, 0) if self._segments else Position(self._next, 0, 0)
-        try:
-            words = (self.directory / "cursor").read_text(encoding="ascii").split()
-            cursor = Position(*(int(word) for word in words))
-        except (OSError, ValueError, TypeError):
-            return first
-        segment = next((s for s in self._segments if s.number == cursor.segment), None)
-        if segment is None:
+    def _valid(self, cursor: Position | None) -> Position:
+        first = Position(self._segments[0].number if self._segments else self._next, 0, 0)
+        segment = next((s for s in self._segments if cursor is not None and s.number == cursor.segment), None)
+        if cursor is None or segment is None:
             return first
         valid = 0 <= cursor.ordinal <= segment.count and 0 <= cursor.offset <= segment.size
         return cursor if valid else first
@@ -184,7 +166,7 @@ class Spool:
     def _write(self, data: bytes) -> bool:
         last = self._segments[-1] if self._segments else None
         try:
-            if self._write_fd < 0 or last is None or last.size + len(data) > self._segment_bytes:
+            if self._write_fd < 0 or last is None or last.memory is not None or last.size + len(data) > self._segment_bytes:
                 last = self._open_segment()
             written = os.write(self._write_fd, data)
             if written == len(data):
@@ -194,15 +176,51 @@ class Spool:
             os.ftruncate(self._write_fd, last.size)
         except OSError:
             pass
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.memory is None and not last.size:
+            self._delete(last)
+            self._close_segment()
         return False
 
-    def _open_segment(self) -> _Segment:
+    def _remember(self, data: bytes) -> None:
+        last = self._segments[-1] if self._segments else None
+        if last is None or last.memory is None or last.size + len(data) > MEMORY_SEGMENT_BYTES:
+            self._close_segment()
+            last = Segment(self._next, 0, 0, bytearray())
+            self._segments.append(last)
+            self._next += 1
+        assert last.memory is not None
+        last.memory += data
+        last.size += len(data)
+        last.count += 1
+
+    def _memory_size(self) -> int:
+        return sum(segment.size for segment in self._segments if segment.memory is not None)
+
+    def _save_memory(self) -> None:
+        """The disk takes messages again: what is in memory becomes files, the oldest first, as far as there is room."""
+        for segment in self._segments:
+            done = segment.number == self._cursor.segment and self._cursor.ordinal >= segment.count
+            if segment.memory is None or done:
+                continue
+            path = path_of(self.directory, segment.number)
+            part = path.with_suffix(".part")
+            try:
+                part.write_bytes(segment.memory)
+                part.replace(path)
+            except OSError:
+                with suppress(OSError):
+                    part.unlink()
+                return
+            segment.memory = None
+
+    def _open_segment(self) -> Segment:
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(self._path(self._next), flags, 0o600)
+        fd = os.open(path_of(self.directory, self._next), flags, 0o600)
         if self._write_fd >= 0:
             os.close(self._write_fd)
         self._write_fd = fd
-        segment = _Segment(self._next, 0, 0)
+        segment = Segment(self._next, 0, 0)
         self._segments.append(segment)
         self._next += 1
         return segment
@@ -230,10 +248,10 @@ class Spool:
                 self._cursor = max(self._cursor, Position(self._segments[0].number, 0, 0))
                 self._read = max(self._read, self._cursor)
 
-    def _delete(self, segment: _Segment) -> None:
+    def _delete(self, segment: Segment) -> None:
         self._segments.remove(segment)
         with suppress(OSError):
-            self._path(segment.number).unlink()
+            path_of(self.directory, segment.number).unlink()
         if self._read_segment == segment.number:
             os.close(self._read_fd)
             self._read_fd = self._read_segment = -1
@@ -246,13 +264,16 @@ class Spool:
             os.close(self._write_fd)
             self._write_fd = -1
 
-    def _read_body(self, number: int, offset: int) -> bytes | None:
+    def _read_body(self, segment: Segment, offset: int) -> bytes | bytearray | None:
+        if segment.memory is not None:
+            return body_at(segment.memory, offset)
+        number = segment.number
         try:
             if self._read_segment != number:
                 if self._read_fd >= 0:
                     os.close(self._read_fd)
                     self._read_fd = self._read_segment = -1
-                self._read_fd = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+                self._read_fd = os.open(path_of(self.directory, number), os.O_RDONLY | os.O_CLOEXEC)
                 self._read_segment = number
             head = os.pread(self._read_fd, HEAD.size, offset)
             if len(head) < HEAD.size:
@@ -261,9 +282,6 @@ class Spool:
             return body_at(head + os.pread(self._read_fd, min(length, MAX_BODY_BYTES + 1), offset + HEAD.size), 0)
         except OSError:
             return None
-
-    def _path(self, number: int) -> Path:
-        return self.directory / f"{number:012d}.seg"
 
 
 def open_spool(directory: Path, max_bytes: int) -> Spool:

@@ -34,7 +34,7 @@ def pack(record: Record) -> bytes:
     return HEAD.pack(MAGIC, len(body), zlib.crc32(body)) + body
 
 
-def body_at(data: bytes, offset: int) -> bytes | None:
+def body_at(data: bytes | bytearray, offset: int) -> bytes | bytearray | None:
     """The body of the record at *offset*; ``None`` where there is no whole and sound one."""
     if len(data) - offset < HEAD.size:
         return None
@@ -51,7 +51,7 @@ def is_torn(data: bytes, offset: int) -> bool:
     return bool(magic == MAGIC and len(data) - offset - HEAD.size < length <= MAX_BODY_BYTES)
 
 
-def unpack(body: bytes | None) -> Record | None:
+def unpack(body: bytes | bytearray | None) -> Record | None:
     """The record in a body; ``None`` for a body that is none."""
     if body is None:
         return None

@@ -1,4 +1,4 @@
-"""What a trace must tell for a summary to say anything: kinds, names and times. What it lacks is named, never taken for nothing."""
+"""What a trace must tell for a summary to say anything: kinds, names, times. What it lacks is named, not taken for nothing."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from agent_kit import JobServer, RunningAgent, RunningJob, Topics, ask, until
 
 from eroica.bus import ensure_topics
 from eroica.bus.local import EmbeddedBroker
+from eroica.producers.hook.wire import RING_HEADER_BYTES
 from eroica.schemas.iterations import IterationBatch
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.summaries import Summary, SummaryError
@@ -111,6 +113,34 @@ def test_the_messages_of_an_agent_that_was_killed_come_from_its_successor(
     until(lambda: topics.last_step("job-k") >= 98, 60, "the iterations of the killed agent's time", agent)
     assert agent.stop() == 0
     topics.end()
+
+
+def test_a_disk_that_is_full_keeps_nothing_from_the_broker(
+    settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running
+) -> None:
+    agent = RunningAgent(tmp_path / "run", settings)
+    running.append(agent)
+    agent.wait_listening()
+    enough = tmp_path / "enough"
+    job = RunningJob(jobs, tmp_path / "run", "job-d", steps=3_000, step_s=0.02, hurry=enough)
+    running.append(job)
+    announced = topics.whole("job-d", agent)
+    before = resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE)
+    # No file of the agent's grows beyond the heads of rings, its log neither.
+    resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (RING_HEADER_BYTES, before[1]))
+    mark = topics.last_step("job-d")
+    until(lambda: topics.last_step("job-d") > mark + 100, 100, "iterations go on with a full disk")
+    ask(settings, announced, mode="stacks", steps=0, reason="blocked")
+    until(lambda: len(topics.messages("summaries")) == 2, 100, "what the agent says to a request")
+    resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, before)
+    until(lambda: "the disk takes messages again; 0 have been given up" in agent.text(), 60, "its end is said", agent)
+    enough.touch()
+    job.finish()
+    assert agent.stop() == 0, agent.text()
+    steps = topics.steps_of("job-d")[0]
+    seen = [step for step in steps if step >= mark]
+    assert seen == list(range(seen[0], seen[0] + len(seen))), "lost, reordered or repeated"
+    assert "Traceback" not in agent.text()
 
 
 def spooled(folder: Path) -> bytes:

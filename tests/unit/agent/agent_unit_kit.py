@@ -1,7 +1,11 @@
-"""Short ways to make hellos, events and requests."""
+"""Short ways to make hellos, events and requests, and a full disk."""
 
 from __future__ import annotations
 
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from eroica.producers.agent.hello import Hello, parse_hello
@@ -35,3 +39,16 @@ def request(**fields: Any) -> ProfileRequest:
         "classes": {"all": "0-3"}, "issued_at_us": NOW_US, "deadline_ms": 60_000, **fields,
     }  # fmt: skip
     return ProfileRequest(**values)
+
+
+@contextmanager
+def disk_full_at(size: int) -> Iterator[None]:
+    """No file may grow beyond *size* bytes: a write is cut there, and the next one refused, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)

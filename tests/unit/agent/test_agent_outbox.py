@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import resource
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from agent_unit_kit import disk_full_at
 
 from eroica.bus import Headers
 from eroica.producers.agent.counters import Counters
@@ -197,14 +196,37 @@ def test_a_full_disk_is_said_once_and_its_end_too(tmp_path: Path, caplog: pytest
     spool = Spool(tmp_path, 10**6)
     outbox = Outbox(spool, Broker(), Counters())
     put(outbox, 1)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    try:
+    with disk_full_at(0):
         put(outbox, 2, 3, 4)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
     put(outbox, 5, 6)
     said = [r.message for r in caplog.records if "disk" in r.message]
-    assert len(said) == 2 and "full?" in said[0] and "takes messages again" in said[1]
+    assert len(said) == 2 and "full?" in said[0] and "takes messages again; 0 have been given up" in said[1]
+
+
+def test_with_a_full_disk_messages_are_sent_from_memory_and_in_order(tmp_path: Path) -> None:
+    outbox, broker, counters = make(tmp_path)
+    put(outbox, 1, 2)
+    with disk_full_at(0):
+        put(outbox, 3, 4)
+        outbox.pump(0)
+        broker.answer(error="away")
+        outbox.pump(1)
+        put(outbox, 5)
+        outbox.pump(2 + RETRY_NS)
+        broker.answer()
+        outbox.pump(3 + RETRY_NS)
+        assert (broker.log, outbox.pending, counters.lost) == ([1, 2, 3, 4, 5], 0, 0)
+        put(outbox, 6)
+        assert outbox.close() == 1, "it is in memory alone"
+    assert outbox.pending == 1
+
+
+def test_what_is_given_up_is_counted_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broker, counters = Broker(), Counters()
+    outbox = Outbox(Spool(tmp_path, 10**6, segment_bytes=600, memory_bytes=1_000), broker, counters)
+    with disk_full_at(0):
+        for number in range(100):
+            put(outbox, number)
+            outbox.pump(0)
+    assert counters["spool_dropped"] == counters.lost == 100 - outbox.pending > 50
+    assert sum("given up" in message for message in caplog.messages) == 1

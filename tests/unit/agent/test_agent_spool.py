@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import resource
-import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from agent_unit_kit import disk_full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -36,7 +34,7 @@ def drain(spool: Spool) -> list[int]:
 
 
 class SpoolMachine(RuleBasedStateMachine):
-    """Against a list: appends, reads, acknowledgements, rewinds and sudden ends in any order."""
+    """Against a list: appends (some on a full disk), reads, acknowledgements, rewinds and sudden ends in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,13 +43,18 @@ class SpoolMachine(RuleBasedStateMachine):
         self.waiting: list[int] = []
         self.read: list[tuple[object, int]] = []
         self.next = 0
+        self.in_memory: set[int] = set()
+        """A sudden end costs these."""
 
     def open(self) -> Spool:
         return Spool(Path(self._folder.name), 10**6, segment_bytes=400)
 
-    @rule(size=st.integers(0, 300))
-    def append(self, size: int) -> None:
-        assert self.spool.append(record(self.next, size))
+    @rule(size=st.integers(0, 300), full=st.booleans())
+    def append(self, size: int, full: bool) -> None:
+        with disk_full_at(0) if full else nullcontext():
+            assert self.spool.append(record(self.next, size))
+        assert self.spool.disk_takes is not full
+        self.in_memory = self.in_memory | {self.next} if full else set()
         self.waiting.append(self.next)
         self.next += 1
 
@@ -86,7 +89,8 @@ class SpoolMachine(RuleBasedStateMachine):
     @rule()
     def killed(self) -> None:
         self.spool = self.open()
-        self.read = []
+        self.waiting = [number for number in self.waiting if number not in self.in_memory]
+        self.read, self.in_memory = [], set()
 
     @invariant()
     def counts(self) -> None:
@@ -198,35 +202,63 @@ def test_one_record_above_the_whole_size_is_refused(tmp_path: Path) -> None:
     assert spool.dropped == 1
 
 
-@contextmanager
-def disk_full_at(size: int) -> Iterator[None]:
-    """No file may grow beyond *size* bytes: a write is cut there, and the next one refused, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
-def test_a_full_disk_costs_messages_that_are_counted_and_nothing_else(tmp_path: Path) -> None:
+def test_what_a_full_disk_does_not_take_is_kept_in_memory_and_written_when_there_is_room(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 10**6, segment_bytes=10_000)
     for number in range(5):
         assert spool.append(record(number, 100))
+    assert spool.disk_takes
     with disk_full_at(700):
-        kept = [spool.append(record(number, 100)) for number in range(5, 30)]
+        assert all(spool.append(record(number, 100)) for number in range(5, 30))
         spool.sync()
     with disk_full_at(0):
-        assert not any(spool.append(record(number, 100)) for number in range(30, 40))
+        assert all(spool.append(record(number, 100)) for number in range(30, 40))
+        assert not spool.disk_takes
         spool.sync()
+    assert drain(spool) == list(range(40)), "what is in memory is read as well"
+    assert drain(Spool(tmp_path / "other", 10**6)) == []
     for number in range(40, 45):
         assert spool.append(record(number, 100))
-    found = drain(spool)
-    assert found == sorted(set(found)) and found[-5:] == list(range(40, 45))
-    assert spool.dropped + len(found) == 45 and any(kept)
-    assert spool.corrupt == 0
-    spool.close()
-    again = Spool(tmp_path, 10**6, segment_bytes=10_000)
-    assert drain(again) == found and again.corrupt == 0
+    assert spool.disk_takes and spool.dropped == spool.corrupt == 0
+    again = Spool(tmp_path, 10**6, segment_bytes=10_000)  # as after a kill -9
+    assert drain(again) == list(range(45)) and again.corrupt == 0
+
+
+def test_of_what_only_memory_takes_the_oldest_go_first_and_are_counted(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 10**6, segment_bytes=1_000, memory_bytes=2_000)
+    with disk_full_at(0):
+        for number in range(100):
+            assert spool.append(record(number, 100))
+            assert spool.size_bytes <= 2_000
+        assert not spool.append(record(100, 3_000)), "larger than all of it"
+        left = drain(spool)
+        assert left == list(range(100 - len(left), 100)) and len(left) > 5
+        assert spool.dropped == 101 - len(left)
+        assert spool.close() == len(left)
+    assert drain(Spool(tmp_path, 10**6)) == []
+
+
+def test_memory_becomes_files_at_the_end_where_the_disk_has_room_by_then(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 10**6)
+    with disk_full_at(0):
+        for number in range(10):
+            spool.append(record(number))
+    for _ in range(4):
+        read = spool.read()
+        assert read is not None
+        spool.ack(read[0])
+    assert spool.close() == 0
+    assert drain(Spool(tmp_path, 10**6)) == list(range(4, 10))
+
+
+def test_a_cursor_into_lost_memory_hides_nothing_that_comes_later(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 10**6)
+    with disk_full_at(100):  # room for the cursor alone
+        for number in range(5):
+            spool.append(record(number, 100))
+        while (read := spool.read()) is not None:
+            spool.ack(read[0])
+        spool.sync()
+    assert (tmp_path / "cursor").read_text().split()[2] == "5"
+    for number in (5, 6):  # two sudden ends
+        Spool(tmp_path, 10**6).append(record(number, 100))
+    assert drain(Spool(tmp_path, 10**6)) == [5, 6]

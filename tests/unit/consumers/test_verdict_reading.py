@@ -10,7 +10,7 @@ from rich.console import Console
 
 from eroica.bus import Incoming
 from eroica.consumers.render import is_routine, render_verdict, short_line
-from eroica.consumers.verdicts import Latest, ReadVerdict, VerdictFilter, is_finding
+from eroica.consumers.verdicts import MAX_TOLD, Latest, ReadVerdict, VerdictFilter, is_finding
 from eroica.schemas.codec import encode
 from eroica.schemas.verdicts import (
     Action,
@@ -83,7 +83,7 @@ def shown(one: Verdict, width: int = 140) -> str:
         "rank 2; host host-b",
         "explains 94% of the waiting, 88% sure",
         "ranks 0-1,3, 55% of their step",
-        "step 110.0 ms (would be 48.0 ms), slowdown 2.29×, 56% wasted",
+        "step 110 ms (would be 48 ms), slowdown 2.29×, 56% wasted",
         "4 of 4 ranks",
         "read_sample (job.py:70)",
         "81.3 ms",
@@ -158,6 +158,19 @@ def test_a_verdict_of_another_major_version_is_passed_over_and_said(caplog: pyte
     assert accepted.feed(record(encode(verdict(schema_version="2.0")))) is None
     assert accepted.bad == 1
     assert "upgrade this reader" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("bad", "lines"), [(0, 0), (1, 1), (MAX_TOLD - 1, MAX_TOLD - 1), (MAX_TOLD, MAX_TOLD + 1), (500, MAX_TOLD + 2)]
+)
+def test_a_flood_of_unreadable_records_is_a_few_lines_and_a_count(bad: int, lines: int, caplog: pytest.LogCaptureFixture) -> None:
+    accepted = VerdictFilter()
+    for offset in range(bad):
+        assert accepted.feed(record(b"\xff", offset)) is None
+    accepted.close()
+    assert len(caplog.messages) == lines
+    if bad > MAX_TOLD:
+        assert caplog.messages[-1].startswith(f"skipped {bad} messages")
 
 
 @pytest.mark.parametrize(
