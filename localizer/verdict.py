@@ -143,7 +143,7 @@ def _cause(frame: Frame, finding: Finding, leaf: Leaf | None, advice: Advice, gr
             ranks=format_ranks(finding.ranks),
             hosts=finding.hosts,
             links=finding.links,
-            stages=finding.stages or sorted(int(s) for s in stages),
+            stages=sorted({*finding.stages, *(int(s) for s in stages)}),
         ),
         isolation_group=groups.smallest(_in_stages(frame, finding), finding.hosts),
         functions=finding.functions,
