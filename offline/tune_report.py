@@ -40,8 +40,9 @@ def report(tuning: Tuning) -> str:
         "",
         "## The front",
         "",
-        "No point that was tried is better than one of these in recall and in false accusations. Which to take depends on what",
-        "an accusation costs; the settings file holds the one marked →. Of points that do alike the nearest to the start is shown.",
+        "No point that was tried is better than one of these in recall and in false accusations. Which to take depends on",
+        "what an accusation costs; the settings file holds the one marked →. Of points that do alike the nearest to the start is",
+        "shown.",
         "",
         *_table(
             ["", *names, "recall", "right", "false", "points alike", f"stands without … of {len(tuning.folds)} folds"],
