@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_bytes
 from eroica.consumers.text import one_line
+
+if TYPE_CHECKING:
+    from eroica.schemas.verdicts import Verdict
 
 HELP = """Judge the traces of many ranks as if they had come over the topics: one verdict.
 
@@ -72,5 +75,20 @@ def diagnose(
     if as_json:
         print_bytes(encode(found.verdict))
     else:
-        out().print(render_verdict(found.verdict))
+        out().print(render_verdict(_named(found.verdict, job or source.resolve().name)))
     return int(fail_on_finding and is_finding(found.verdict))
+
+
+def _named(verdict: Verdict, name: str) -> Verdict:
+    """The verdict as it is shown: of traces that tell no job it speaks by the folder's name.
+
+    As JSON it does not, so that the same files give the same bytes wherever they lie.
+    """
+    import msgspec
+
+    from eroica.offline.diagnose import OFFLINE
+
+    if verdict.job != OFFLINE:
+        return verdict
+    headline = verdict.headline.removeprefix(f"{OFFLINE}: ")
+    return msgspec.structs.replace(verdict, job=name, headline=f"{name}: {headline}")

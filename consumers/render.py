@@ -7,13 +7,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from eroica.consumers.figures import say_metric, say_times, say_value
 from eroica.consumers.text import clean, one_line
 from eroica.schemas.ranks import cut_ranks, say_ranks
-from eroica.schemas.verdicts import Action, Cause, Coverage, Evidence, Impact, Verdict, is_suspicion
-from eroica.schemas.wording import say_count, say_number, say_share
+from eroica.schemas.verdicts import Action, Cause, Coverage, Evidence, Impact, Verdict, is_same_again, is_suspicion
+from eroica.schemas.wording import say_count, say_number, say_share, say_time
 
 MAX_CAUSES = 5
 MAX_EVIDENCE = 8
+MAX_AGAIN = 8
+"""Causes told as the same as one before."""
 MAX_FUNCTIONS = 4
 MAX_NOTES = 6
 MAX_REMEDIES = 4
@@ -40,10 +43,16 @@ def render_verdict(verdict: Verdict) -> RenderableType:
         return _quiet(verdict)
     parts: list[RenderableType] = [headline(verdict), Text()]
     parts.append(Padding(_facts(verdict), (0, 0, 0, 2)))
-    for number, cause in enumerate(verdict.causes[:MAX_CAUSES], 1):
-        parts += [Text(), _cause(number, cause)]
-    if len(verdict.causes) > MAX_CAUSES:
-        parts.append(Text(f"  and {say_count(len(verdict.causes) - MAX_CAUSES, 'more cause')}", style="dim"))
+    left = list(enumerate(verdict.causes, 1))
+    for _ in range(MAX_CAUSES):
+        if not left:
+            break
+        number, cause = left[0]
+        alike = [(n, other) for n, other in left[1:] if is_same_again(cause, other)]
+        parts += [Text(), _cause(number, cause), *_again(alike)]
+        left = [(n, other) for n, other in left[1:] if not is_same_again(cause, other)]
+    if left:
+        parts.append(Text(f"  and {say_count(len(left), 'more cause')}", style="dim"))
     return Group(*parts)
 
 
@@ -87,7 +96,7 @@ def _facts(verdict: Verdict) -> Table:
         _row(table, "impact", impact)
     _row(table, "seen", _coverage(verdict.coverage))
     for note in verdict.coverage.notes[:MAX_NOTES]:
-        _row(table, "", one_line(note))
+        _row(table, "", one_line(say_times(note)))
     _row(table, "when", one_line(verdict.event_time, 40) or "not known: the input holds no date")
     _row(table, "id", one_line(verdict.verdict_id, 80))
     return table
@@ -98,8 +107,7 @@ def _cause(number: int, cause: Cause) -> RenderableType:
     title.append(f"{cause.class_}", style="bold")
     if cause.fault:
         title.append(f", {one_line(cause.fault, 120)}")
-    explains = f"explains {say_share(cause.explains)} of the waiting, " if cause.explains else ""
-    title.append(f"  {explains}{say_share(cause.confidence)} sure")
+    title.append(f"  {_weight(cause)}")
     table = _grid()
     _row(table, "suspects", _suspects(cause))
     group = cause.isolation_group
@@ -112,6 +120,21 @@ def _cause(number: int, cause: Cause) -> RenderableType:
     if cause.evidence:
         parts.append(Padding(_evidence(cause.evidence), (0, 0, 0, 5)))
     return Group(*parts)
+
+
+def _again(alike: list[tuple[int, Cause]]) -> list[RenderableType]:
+    """Causes that repeat one that is shown: a line each, of the first few."""
+    lines = [
+        Text(f"  {number}. the same on {_suspects(cause)}  {_weight(cause)}", style="bold") for number, cause in alike[:MAX_AGAIN]
+    ]
+    more = len(alike) - len(lines)
+    lines += [Text(f"     the same in {say_count(more, 'more place')}", style="dim")] if more else []
+    return [Text(), *lines] if lines else []
+
+
+def _weight(cause: Cause) -> str:
+    explains = f"explains {say_share(cause.explains)} of the waiting, " if cause.explains else ""
+    return f"{explains}{say_share(cause.confidence)} sure"
 
 
 def _advice(table: Table, action: Action) -> None:
@@ -131,13 +154,14 @@ def _advice(table: Table, action: Action) -> None:
 
 
 def _evidence(items: list[Evidence]) -> Table:
+    """The first comparisons; one that a rule and a signature both made is shown once."""
     table = Table("evidence", "of", "value", "expected", "score", "among", box=None, pad_edge=False, header_style="dim")
+    items = list({(item.metric, item.subject, item.value, item.expected): item for item in items}.values())
     for item in items[:MAX_EVIDENCE]:
         table.add_row(
-            Text(one_line(item.metric, 60)),
+            Text(one_line(say_metric(item.metric), 60)),
             Text(one_line(item.subject, 60)),
-            Text(_with_unit(item.value, item.unit)),
-            Text(say_number(item.expected)),
+            *map(Text, say_value(item.value, item.expected, item.unit)),
             Text(say_number(item.score)),
             Text(_compared(item.compared_with)),
         )
@@ -160,14 +184,14 @@ def _suspects(cause: Cause) -> str:
 def _impact(impact: Impact) -> str:
     said: list[str] = []
     if impact.step_ms is not None:
-        ideal = f" (would be {impact.ideal_step_ms:.1f} ms)" if impact.ideal_step_ms is not None else ""
-        said.append(f"step {impact.step_ms:.1f} ms{ideal}")
+        ideal = f" (would be {say_time(impact.ideal_step_ms)})" if impact.ideal_step_ms is not None else ""
+        said.append(f"step {say_time(impact.step_ms)}{ideal}")
     if impact.slowdown is not None:
         said.append(f"slowdown {impact.slowdown:.2f}×")
     if impact.waste is not None:
         said.append(f"{say_share(impact.waste)} wasted")
     if impact.gpu_hours_per_day is not None:
-        said.append(f"{impact.gpu_hours_per_day:.1f} device hours a day")
+        said.append(f"{say_number(impact.gpu_hours_per_day)} device hours a day")
     return ", ".join(said)
 
 
@@ -210,8 +234,3 @@ def _some_ranks(text: str) -> str:
 
 def _named(noun: str, names: list[str]) -> str:
     return f"{noun}{'s' if len(names) > 1 else ''} {one_line(', '.join(names), 200)}" if names else ""
-
-
-def _with_unit(value: float, unit: str) -> str:
-    """A ratio has no unit to show."""
-    return say_number(value) if unit in ("", "1") else f"{say_number(value)} {one_line(unit, 12)}"

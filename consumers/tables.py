@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -9,10 +10,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from eroica.consumers.figures import say_metric
 from eroica.consumers.text import clean, one_line
 from eroica.schemas.verdicts import Evidence
+from eroica.schemas.wording import fitting_time, say_number
 
 CELL = 80
+_FIGURE = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?")
 
 
 def render_explained(
@@ -35,7 +39,7 @@ def render_explained(
         f"printed:    {_figures((evidence.value, evidence.expected, evidence.score), evidence.unit)}",
     ]
     of = f"cause {number}: " if number is not None else ""
-    told = Text(f"{of}{one_line(evidence.metric, 120)} of {one_line(evidence.subject, 160)}\n", style="bold")
+    told = Text(f"{of}{one_line(say_metric(evidence.metric), 120)} of {one_line(evidence.subject, 160)}\n", style="bold")
     told.append("\n".join(f"   {line}" for line in lines), style="not bold")
     if again is None:
         told.append(f"\n   cannot be made again: {clean(how, 400)}\n", style="red")
@@ -43,7 +47,7 @@ def render_explained(
     told.append(f"\n   made again: {_figures(again, evidence.unit)}: ", style="not bold")
     told.append("the same" if agrees else "DIFFERENT", style="green" if agrees else "red")
     told.append(f"\n   {clean(how, 600)}", style="dim not bold")
-    return Group(told, *([Padding(_table(columns, rows), (0, 0, 0, 3))] if rows else []), Text())
+    return Group(told, *([Padding(_table(columns, rows), (0, 0, 0, 3), expand=False)] if rows else []), Text())
 
 
 def _figures(figures: tuple[float, float, float], unit: str) -> str:
@@ -58,8 +62,20 @@ def _plain(value: float) -> str:
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for position, column in enumerate(columns):
+    shown = [_in_fitting_unit(column, [row[at] for row in rows]) for at, column in enumerate(columns)]
+    for position, (column, _) in enumerate(shown):
         table.add_column(Text(one_line(column, CELL)), justify="left" if position == 0 else "right")
-    for row in rows:
+    for row in zip(*(cells for _, cells in shown), strict=True):
         table.add_row(*(Text(one_line(cell, CELL)) for cell in row))
     return table
+
+
+def _in_fitting_unit(column: str, cells: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """A column of ms, in µs or s where its largest figure reads better so; other columns as they are."""
+    if not column.endswith(", ms"):
+        return column, cells
+    figures = {at: float(cell) for at, cell in enumerate(cells) if _FIGURE.fullmatch(cell)}
+    factor, unit = fitting_time(max(map(abs, figures.values()), default=0.0))
+    if unit == "ms":
+        return column, cells
+    return f"{column[:-2]}{unit}", [say_number(figures[at] * factor) if at in figures else cell for at, cell in enumerate(cells)]

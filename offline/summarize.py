@@ -32,6 +32,8 @@ def summarize_file(path: Path, rank: int | None = None) -> list[Summary]:
     """
     if path.suffix == ".parquet":
         raise InvalidInput("a timeline of operations has no summary", where=str(path), do=f"eroica diagnose {path.name}")
+    if path.is_dir():
+        raise InvalidInput("a folder holds traces of many ranks", where=str(path), do=f"compare them: eroica diagnose {path}")
     return [_summarize(opened, rank) for opened in open_workers(path)]
 
 
@@ -47,6 +49,8 @@ def _summarize(opened: Opened, rank: int | None) -> Summary:
     elif opened.places > 1:
         world = max(who.world_size, who.rank - opened.place + opened.places)
         who = msgspec.structs.replace(who, world_size=world)
+    else:
+        who = msgspec.structs.replace(who, world_size=told.world_size)
     notes = (f"{opened.path.name} tells no ranks: rank {who.rank} is {opened.part}",) if opened.part else ()
     if unknown:
         notes = (*notes, f"neither the trace nor its name tells its rank, so it is {UNKNOWN} here: --rank N tells it")

@@ -30,6 +30,17 @@ NOT_ENOUGH = "not enough to accuse"
 """How a note begins that tells of a suspicion too weak to be a cause."""
 
 
+def is_same_again(one: Cause, other: Cause) -> bool:
+    """Whether two causes are the same thing in two places: class, fault, functions, and what to do."""
+    return (one.class_, one.fault, one.functions, one.action.playbook, one.action.text) == (
+        other.class_,
+        other.fault,
+        other.functions,
+        other.action.playbook,
+        other.action.text,
+    )
+
+
 def is_suspicion(note: str) -> bool:
     """Whether *note*, of a verdict's coverage, tells of a suspicion too weak to be a cause."""
     return note.startswith(NOT_ENOUGH)

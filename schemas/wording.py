@@ -60,3 +60,25 @@ def say_number(value: float) -> str:
     places = max(0, 2 - math.floor(math.log10(size)))
     text = f"{value:.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def fitting_time(ms: float) -> tuple[float, str]:
+    """The factor from ms to the unit in which a time of so many ms reads best, and the unit.
+
+    >>> fitting_time(0.02), fitting_time(20.0), fitting_time(20_000.0)
+    ((1000.0, 'µs'), (1.0, 'ms'), (0.001, 's'))
+    """
+    size = abs(ms)
+    if size >= 1_000:
+        return 1e-3, "s"
+    return (1e3, "µs") if 0 < size < 1 else (1.0, "ms")
+
+
+def say_time(ms: float) -> str:
+    """A time of so many ms in three digits.
+
+    >>> say_time(194.7321), say_time(0.0402), say_time(12_345.0), say_time(0)
+    ('195 ms', '40.2 µs', '12.3 s', '0 ms')
+    """
+    factor, unit = fitting_time(ms)
+    return f"{say_number(ms * factor)} {unit}"

@@ -1,4 +1,4 @@
-"""Receive waits of expert-parallel exchanges: the matrices once more."""
+"""Receive waits of expert-parallel exchanges: the matrices, sources against destinations, once more."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from eroica.localizer.explain.registry import MAX_PEERS, Explanation, Item, Unex
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.receive import Matrix
 
+MAX_ACROSS = 8
+"""Columns of a matrix that are shown: what fits on a line."""
 _HOW = (
     "value: median wait per step, less the longest report where there are three; expected: without what the {} has beyond the "
     "median of pairs that are as near{}; score: their ratio"
@@ -47,15 +49,33 @@ def _side(item: Item, axis: int, what: str, also: str) -> Explanation:
     waits = _median(matrix.wait_us if axis == 1 else matrix.wait_us.T)
     order = np.lexsort((ranks, -waits))
     mine = int(item.frame.ranks[item.one()])
+    table = matrix.wait_us if axis == 1 else matrix.wait_us.T
+    others = item.frame.ranks[matrix.rows] if axis == 1 else matrix.sources
+    shown = _across(others, mine)
+    side = "from" if axis == 0 else "at"
+    columns = ("", "median, ms", *(f"{side} {int(others[other])}, ms" for other in shown))
     rows: list[tuple[str, ...]] = [
-        (f"{'→ ' if rank == mine else ''}rank {rank}", number(us / 1e3)) for rank, us in _first(order, ranks, waits, mine)
+        (
+            f"{'→ ' if rank == mine else ''}rank {rank}",
+            number(float(waits[at]) / 1e3),
+            *(number(float(table[at, other]) / 1e3) for other in shown),
+        )
+        for at, rank in _first(order, ranks, mine)
     ]
-    return _again(item, _HOW.format(what, also), ("", "waits, ms"), rows)
+    lines = "lines: sources; columns: at their destinations" if axis == 1 else "lines: destinations; columns: from their sources"
+    return _again(item, f"{_HOW.format(what, also)}; {lines}", columns, rows)
 
 
-def _first(order: Ints, ranks: Ints, waits: Floats, mine: int) -> list[tuple[int, float]]:
-    every = [(int(ranks[i]), float(waits[i])) for i in order.tolist()]
-    return [one for n, one in enumerate(every) if n < MAX_PEERS or one[0] == mine]
+def _first(order: Ints, ranks: Ints, mine: int) -> list[tuple[int, int]]:
+    """Lines of the matrix and their ranks: the longest first, and in any case that of the rank that the evidence is about."""
+    every = [(at, int(ranks[at])) for at in order.tolist()]
+    return [one for n, one in enumerate(every) if n < MAX_PEERS or one[1] == mine]
+
+
+def _across(others: Ints, mine: int) -> list[int]:
+    """Columns of the matrix: the ranks nearest to that of the evidence, ascending."""
+    near = np.argsort(np.abs(others - mine), kind="stable")[:MAX_ACROSS]
+    return sorted(near.tolist(), key=lambda at: int(others[at]))
 
 
 def _median(table: Floats) -> Floats:

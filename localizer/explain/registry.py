@@ -172,7 +172,15 @@ def explain_verdict(judged: Judged) -> Iterator[Explained]:
 
 
 def number(value: float) -> str:
-    """A figure in a table; a dash for what is unknown."""
+    """A figure in a table, four significant digits and the whole of large ones; a dash for what is unknown.
+
+    >>> number(1234.567), number(0.0123456), number(float("nan")), number(3.0)
+    ('1235', '0.01235', '–', '3')
+    """
     if not math.isfinite(value):
         return "–"
-    return f"{value:.4f}".rstrip("0").rstrip(".") if abs(value) < 1e6 else f"{value:.6g}"
+    if abs(value) >= 1e9 or 0 < abs(value) < 1e-6:
+        return f"{value:.3e}"
+    places = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

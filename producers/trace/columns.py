@@ -20,9 +20,11 @@ Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int8]
 Mask = npt.NDArray[np.bool_]
 
-OTHER, CPU_OP, ANNOTATION, PYTHON, RUNTIME, KERNEL, MEMCPY, MEMSET, GPU_ANNOTATION, SYNC, OVERHEAD = range(11)
+OTHER, CPU_OP, ANNOTATION, PYTHON, RUNTIME, KERNEL, MEMCPY, MEMSET, GPU_ANNOTATION, SYNC, OVERHEAD, UNTOLD = range(12)
+"""``OTHER`` is a category that is not known, ``UNTOLD`` none at all."""
 
 CATEGORY_CODES = {
+    "": UNTOLD,
     "cpu_op": CPU_OP,
     "operator": CPU_OP,  # kineto of 2020
     "user_annotation": ANNOTATION,
@@ -282,7 +284,7 @@ def _moved(comm: dict[int, CommArgs], keep: Ints, total: int) -> dict[int, CommA
 
 
 def _of(code: Codes, *categories: int) -> Mask:
-    wanted = np.zeros(OVERHEAD + 1, np.bool_)
+    wanted = np.zeros(UNTOLD + 1, np.bool_)
     wanted[list(categories)] = True
     return wanted[code]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from eroica.producers.trace.checks import check_told, untold_note
 from eroica.producers.trace.collectives import Communication, find_collectives
 from eroica.producers.trace.columns import Trace
 from eroica.producers.trace.critical_path import CriticalPath, find_critical_path
@@ -80,13 +81,16 @@ def summarise(
         )
     pauses, note = side_pauses(trace_path)
     waits, waits_note = receive_waits(trace_path)
-    summary = summarise_trace(trace, who, settings, extras, steps)
+    try:
+        summary = summarise_trace(trace, who, settings, extras, steps)
+    except InvalidInput as error:
+        raise InvalidInput(error.what, where=str(trace_path), do=error.do) from error
     return fit(
         msgspec.structs.replace(
             summary,
             pauses=[*summary.pauses, *pauses],
             receive_waits=waits,
-            notes=[*summary.notes, *filter(None, (note, waits_note))],
+            notes=[*summary.notes, *_beyond(who.rank, told.world_size), *filter(None, (note, waits_note))],
         ),
         settings,
     )
@@ -135,13 +139,10 @@ def summarise_trace(
     """Summarise columns, whichever front end they came from; the result is not yet cut to size.
 
     :param steps: found in the trace if they are not given.
-    :raises InvalidInput: no event with a duration.
+    :raises InvalidInput: nothing can be said of it.
     """
     extras = extras or Extras()
-    if len(trace) == 0 or not (trace.dur_us > 0).any():
-        raise InvalidInput(
-            "the trace holds no event with a duration", where=f"rank {who.rank}", do="check what the profiler recorded"
-        )
+    check_told(trace)
     steps = steps or find_steps(trace)
     path = find_critical_path(trace, steps)
     host = host_phases(trace, path)
@@ -180,8 +181,13 @@ def _lost(trace: Trace, functions: int) -> dict[str, int]:
     return {**dict(sorted(trace.repairs.items())), **({"functions_cut": functions} if functions else {})}
 
 
+def _beyond(rank: int, world: int) -> list[str]:
+    return [f"rank {rank} cannot be in a world of {world}: one of the two is wrong"] if 0 < world <= rank else []
+
+
 def _notes(trace: Trace, steps: Steps, path: CriticalPath, communication: Communication) -> list[str]:
     notes = [STEP_NOTES[steps.source]] if steps.source in STEP_NOTES else []
+    notes += untold_note(trace)
     if path.cpu_only:
         notes.append("no device events: operators on the training thread count as compute")
     if communication.mixed:

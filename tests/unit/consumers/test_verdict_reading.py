@@ -83,7 +83,7 @@ def shown(one: Verdict, width: int = 140) -> str:
         "rank 2; host host-b",
         "explains 94% of the waiting, 88% sure",
         "ranks 0-1,3, 55% of their step",
-        "step 110.0 ms (would be 48.0 ms), slowdown 2.29×, 56% wasted",
+        "step 110 ms (would be 48 ms), slowdown 2.29×, 56% wasted",
         "4 of 4 ranks",
         "read_sample (job.py:70)",
         "81.3 ms",
