@@ -229,9 +229,16 @@ def _create(admin: AdminClient, topics: list[WantedTopic], replication: int) -> 
 
 
 def _grow(admin: AdminClient, changes: list[TopicChange]) -> None:
-    if changes:
-        for name, future in admin.create_partitions([NewPartitions(c.topic, int(c.want)) for c in changes]).items():
-            _settle(future, name)
+    if not changes:
+        return
+    for name, future in admin.create_partitions([NewPartitions(c.topic, int(c.want)) for c in changes]).items():
+        if _settle(future, name, ignore={KafkaError._UNSUPPORTED_FEATURE}) == KafkaError._UNSUPPORTED_FEATURE:
+            narrow = ", ".join(f"{c.topic} has {c.have} of {c.want} partitions" for c in changes)
+            raise BrokerError(
+                f"this broker cannot widen topics: {narrow}",
+                where=name,
+                do="delete our topics with all that is in them, and make them again: eroica topics delete, eroica topics ensure",
+            )
 
 
 def _alter(admin: AdminClient, changes: list[TopicChange]) -> None:

@@ -72,6 +72,8 @@ def client_config(
     config: dict[str, Any] = {
         "bootstrap.servers": settings.bootstrap,
         "client.id": client_id,
+        # A broker that comes back empty would make our topics with a number of partitions of its own, before anybody can.
+        "allow.auto.create.topics": False,
         "logger": _client_log,
         "log.connection.close": False,
         "reconnect.backoff.max.ms": RECONNECT_MAX_MS,
@@ -104,7 +106,6 @@ def client_config(
             "enable.auto.offset.store": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
-            "allow.auto.create.topics": False,
             "enable.partition.eof": True,
             "fetch.max.bytes": max(FETCH_TOTAL_BYTES, largest),
             "queued.max.messages.kbytes": 2 * FETCH_TOTAL_BYTES // 1024,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -12,6 +13,9 @@ from eroica.bus.probe import BrokerInfo, check_broker
 from eroica.bus.recreated import created_again, topic_ids
 from eroica.schemas.errors import BrokerAway, BrokerError, TopicMissing
 from eroica.schemas.settings import KafkaSettings
+from eroica.schemas.topics import TOPICS
+
+_log = logging.getLogger(__name__)
 
 LOOK_S = 10.0
 """Between two looks at the broker."""
@@ -28,6 +32,16 @@ def need_topics(info: BrokerInfo, settings: KafkaSettings, topics: Iterable[str]
         raise TopicMissing(
             f"topics are missing: {', '.join(missing)}", where=settings.bootstrap, do="create them with: eroica topics ensure"
         )
+
+
+def narrow_topics(info: BrokerInfo, settings: KafkaSettings, topics: Iterable[str]) -> str:
+    """Those of *topics* (short names) that have fewer partitions than the table wants, in one sentence; empty if none has.
+
+    A broker that creates topics by itself, for whatever client asks about them, does so with a number of its own.
+    """
+    wanted = {full_name(settings, topic): TOPICS[topic].partitions for topic in topics if topic in TOPICS}
+    found = [f"{name} has {info.topics[name]} of {want}" for name, want in wanted.items() if info.topics.get(name, want) < want]
+    return f"topics have too few partitions: {', '.join(found)}; widen them with: eroica topics ensure" if found else ""
 
 
 class BrokerWatch:
@@ -57,6 +71,7 @@ class BrokerWatch:
         self._away = away
         self._outage = Outage(what)
         self._failed_before = False
+        self._told_narrow = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="eroica-watch", daemon=True)
 
@@ -74,7 +89,8 @@ class BrokerWatch:
     def look(self) -> None:
         """One look."""
         try:
-            need_topics(check_broker(self._settings), self._settings, self._topics)
+            info = check_broker(self._settings)
+            need_topics(info, self._settings, self._topics)
         except BrokerError as error:
             told = self._away or isinstance(error, TopicMissing) or not isinstance(error, BrokerAway)
             if self._failed_before and told:
@@ -83,6 +99,10 @@ class BrokerWatch:
         else:
             self._failed_before = False
             self._outage.over()
+            narrow = narrow_topics(info, self._settings, self._topics)
+            if narrow and narrow != self._told_narrow:
+                _log.error("%s", narrow)
+            self._told_narrow = narrow
             again = self.created_again()
             if again and self._recreated is not None:
                 self._recreated(again)

@@ -30,6 +30,8 @@ FLOOR_KNOWN, FLOOR_KNOWN_FEW = 0.005, 3.0
 LASTING_KNOWN = 0.01
 """What lasts between peers counts up to this share of the own time against a worker whose own way is known."""
 PAIR = 2
+UNEQUAL, UNEQUAL_SPREADS = 0.08, 8.0
+"""Without a past, two workers of a role differ if by this share and so many times as much as the other pairs of the job do."""
 MIN_HEALTHY = 1 / 3
 """The faster cluster of a role counts as usual if it has at least this share of its workers."""
 SAME, CHANGED, MIN_SAME = 0.03, 0.05, 0.25
@@ -125,11 +127,12 @@ class OwnTime:
         return self._mended[key]
 
 
-def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTime:
+def measure_own(frame: Frame, least_z: float, past: Past | None = None, sick: Bools | None = None) -> OwnTime:
     """Own times of *frame* by step, compared within each role.
 
     :param least_z: no limit is below this.
     :param past: a healthy profile: tells which part of a role is as usual where there is doubt, and what is each rank's way.
+    :param sick: shape (n,): workers whose readings are bad; where the past does not tell, they do not show what is usual.
     """
     steps, step_us = frame.step_table()
     wait = np.minimum(_exposed(frame, steps), step_us)
@@ -143,6 +146,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
     comparable, known = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     level = np.ones(n)
     limit = np.full(n, max(least_z, chance_limit(n)))
+    unequal = _unequal_pairs(frame, own) if past is None and steps.size else {}
     for role in frame.roles if steps.size else []:
         rows = frame.rows_of(role)
         then = past.own_us.get(frame.classes[role], 0.0) if past else 0.0
@@ -153,9 +157,13 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None) -> OwnTi
         reference = _as_before(mine, then, each, past.spread_us.get(frame.classes[role], 0.0) if past else 0.0)
         if reference is None and each is not None and mine.shape[0] == PAIR:
             reference = _the_other(mine, each)
+        if reference is None:
+            reference = unequal.get(role)
         alone = reference is None
         if reference is None:
-            reference = _healthy(mine, frame.hosts.code[rows], frame.hosts.names)
+            well = np.ones(mine.shape[0], dtype=np.bool_) if sick is None else ~sick[rows]
+            some = not bool(well.all()) and bool(well.any())
+            reference = well if some else _healthy(mine, frame.hosts.code[rows], frame.hosts.names)
         every = bool(reference.all())
         usual[rows] = column_medians(mine if every else mine[reference])
         for part in (0, 1):
@@ -268,6 +276,25 @@ def _the_other(own: Floats, each: Floats) -> Bools | None:
     growth = row_medians(own) / each - 1
     out = growth <= growth.min()
     return np.asarray(out) if abs(growth.min()) <= SAME and growth.max() - growth.min() >= CHANGED else None
+
+
+def _unequal_pairs(frame: Frame, own: Floats) -> dict[int, Bools]:
+    """Of roles of two workers who differ far more than the other pairs of the job do: which of the two shows what is usual.
+
+    That one of them is slow is far likelier than that the other does its work in less than it takes.
+
+    :param own: shape (n, steps).
+    :returns: role → shape (2,).
+    """
+    pairs = [role for role, count in enumerate(np.bincount(frame.cls).tolist()) if count == PAIR]
+    if len(pairs) < MIN_PEERS:
+        return {}
+    level = row_medians(own)
+    each = np.stack([level[frame.rows_of(role)] for role in pairs])
+    gap = (each[:, 0] - each[:, 1]) / np.maximum(each.min(axis=1), 1e-9)
+    # Equal workers differ by nothing on the whole.
+    far = np.abs(gap) >= max(UNEQUAL, UNEQUAL_SPREADS * MAD_TO_SIGMA * median(np.abs(gap)))
+    return {pairs[at]: each[at] <= each[at].min() for at in np.flatnonzero(far).tolist()}
 
 
 def _healthy(own: Floats, host: Ints, names: list[str]) -> Bools:

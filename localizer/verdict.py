@@ -57,6 +57,8 @@ def whole_verdict(
 ) -> Verdict:
     """Like :func:`make_verdict`, of any size.
 
+    Its id follows from the request and from what decided: a replay under another rule set, threshold or playbook is never taken
+    for the verdict that was published.
     Below ``accuse_confidence`` nobody is accused: the finding becomes a note of what was seen.
     """
     sure = [f for f in judgement.findings if f.confidence >= settings.accuse_confidence]
@@ -72,7 +74,7 @@ def whole_verdict(
     steps = frame.step_table()[0]
     request = frame.request
     return Verdict(
-        verdict_id=stable_id("verdict", request.job, frame.run_id, request.request),
+        verdict_id=stable_id("verdict", request.job, frame.run_id, request.request, settings.digest(), advice.playbook.digest),
         job=request.job,
         request=RequestRef(
             id=request.request,
@@ -141,7 +143,7 @@ def _cause(frame: Frame, finding: Finding, leaf: Leaf | None, advice: Advice, gr
             ranks=format_ranks(finding.ranks),
             hosts=finding.hosts,
             links=finding.links,
-            stages=finding.stages or sorted(int(s) for s in stages),
+            stages=sorted({*finding.stages, *(int(s) for s in stages)}),
         ),
         isolation_group=groups.smallest(_in_stages(frame, finding), finding.hosts),
         functions=finding.functions,

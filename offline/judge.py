@@ -29,16 +29,18 @@ def judge(summaries: Sequence[Summary], settings: EroicaSettings, view: JobView,
     :raises InvalidInput: they give none.
     """
     first = summaries[0].who
+    classes = {name: format_ranks(ranks) for name, ranks in view.classes.items()}
+    roles = [view.topology_source, *(f"{name}={ranks}" for name, ranks in sorted(classes.items()))]
     start = min(s.first_step for s in summaries)
     request = ProfileRequest(
-        request=stable_id(first.job, *(f"{s.who.rank}:{s.ended_at_us}:{s.window_us}" for s in summaries)),
+        request=stable_id(first.job, *(f"{s.who.rank}:{s.ended_at_us}:{s.window_us}" for s in summaries), *roles),
         job=first.job,
         run_id=first.run_id,
         reason="offline",
         start_step=start,
         steps=max(1, max(s.last_step for s in summaries) - start + 1),
         world_size=view.world_size,
-        classes={name: format_ranks(ranks) for name, ranks in view.classes.items()},
+        classes=classes,
         topology_source=view.topology_source,
         issued_at_us=min(s.ended_at_us for s in summaries),
         deadline_ms=1,

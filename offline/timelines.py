@@ -115,7 +115,7 @@ class _Judge:
         request = stable_id("timeline", self.job, f"{end_s:.6f}", len(self.whatif.graph.ops))
         return fit(
             Verdict(
-                verdict_id=stable_id("verdict", self.job, request),
+                verdict_id=stable_id("verdict", self.job, request, self.settings.digest()),
                 job=self.job,
                 request=RequestRef(id=request, reason="offline", steps=(int(steps[0]), int(steps[-1]))),
                 status=status,

@@ -8,10 +8,13 @@ docs/detection.md, "The shell").
 from __future__ import annotations
 
 import ssl
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiokafka.client
 import faust
+from aiokafka.protocol.metadata import MetadataRequest
 
 from eroica.bus.config import SESSION_TIMEOUT_MS, full_name
 from eroica.bus.folders import own_folder
@@ -37,6 +40,7 @@ def faust_app(settings: KafkaSettings, group: str, workdir: Path | None = None) 
     :param workdir: for the little that Faust keeps on disk; a folder of the user's own under the temporary one by default.
     :raises UsageError: a security setting that Faust's client does not know, or no such folder can be had.
     """
+    create_no_topics()
     session_s = float(settings.extra.get("session.timeout.ms", SESSION_TIMEOUT_MS)) / 1_000
     return LeanApp(
         f"{settings.prefix}{group}",
@@ -63,6 +67,14 @@ def faust_app(settings: KafkaSettings, group: str, workdir: Path | None = None) 
         datadir=str(workdir or own_folder(f"eroica-{group}")),
         autodiscover=False,
     )
+
+
+def create_no_topics() -> None:
+    """Let aiokafka not have the broker create what it asks about; it has no setting for that.
+
+    A broker that comes back empty would else make our topics anew at once, with a number of partitions of its own.
+    """
+    aiokafka.client.MetadataRequest = partial(MetadataRequest, allow_auto_topic_creation=False)
 
 
 def raw_topic(app: faust.App, settings: KafkaSettings, topic: str) -> Any:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.causes.readings import OddReading, odd_link_readings
+from eroica.localizer.causes.readings import OddReading, odd_link_readings, reading_evidence, tells_of
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.robust import spread_of
@@ -44,7 +44,11 @@ SINGLE_HOSTS = 2
 WAIT_SHARE = 0.10
 """A link is accused by its counters alone only if communication takes at least this share of the step."""
 INCOMPLETE_DOUBT = 0.2
-"""Where a member of the slow communicators is not seen, it may be the one that all wait for."""
+"""Where a member of the slow communicators is not seen, it may be the one that all wait for …"""
+ONLY_INCOMPLETE_DOUBT = 0.5
+"""… and most likely is, where those whose members are all seen are not slow."""
+UNTOLD_DOUBT, UNTOLD_SHARE, UNTOLD_SMALL_DOUBT = 0.2, 0.10, 0.5
+"""A link that no past and none of its counters call bad may be slow by chance: surely where it costs less than this share."""
 STEADY = 0.5
 """In a slow ring the link at fault is evenly slow, the others come in bursts: its sigma is below this share of theirs ([P])."""
 
@@ -88,7 +92,12 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     place = _common(measures, mine, slow, weight, odd)
     if place is None:
         return None
-    complete = bool((t.complete[slow] | (t.lost_us[slow] < COVERED * loss)).all())
+    counts = slow & (t.lost_us >= COVERED * loss)
+    doubt = 0.0 if t.complete[counts].all() else INCOMPLETE_DOUBT
+    if not t.complete[counts].any() and (mine & ~slow & t.complete).any():
+        doubt = ONLY_INCOMPLETE_DOUBT
+    if place.cls == "link" and not odd and measures.past is None and tells_of(measures.frame, medium):
+        doubt = max(doubt, UNTOLD_DOUBT if measures.share(loss) >= UNTOLD_SHARE else UNTOLD_SMALL_DOUBT)
     worst = int(np.argmax(np.where(slow, t.lost_us, -1.0)))
     evidence = [
         Evidence(
@@ -105,7 +114,7 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     ]  # fmt: skip
     return Finding(
         cls=place.cls, ranks=measures.frame.ranks[place.rows], explains=0.0, confidence=0.0, evidence=evidence,
-        hosts=place.hosts, links=place.links, gain_us=loss, doubt=0.0 if complete else INCOMPLETE_DOUBT,
+        hosts=place.hosts, links=place.links, gain_us=loss, doubt=doubt,
     )  # fmt: skip
 
 
@@ -293,16 +302,8 @@ def _by_readings(measures: Measures, odd: list[OddReading]) -> list[Finding]:
 
 
 def _reading_evidence(measures: Measures, odd: list[OddReading], rows: Ints) -> list[Evidence]:
-    frame = measures.frame
-    return [
-        Evidence(
-            kind="metric", metric=o.name.partition("[")[0], subject=name_rows(frame, o.rows), value=round(o.value, 4),
-            unit=o.name.partition("[")[2].rstrip("]"), expected=round(o.usual, 4),
-            score=round(o.value / o.usual, 3) if o.usual else round(o.value, 3), rule=RULE, compared_with="all other workers",
-        )
-        for o in odd
-        if rows.size == 0 or np.isin(o.rows, rows).any()
-    ][:5]  # fmt: skip
+    near = [o for o in odd if rows.size == 0 or np.isin(o.rows, rows).any()]
+    return reading_evidence(measures.frame, near, RULE)
 
 
 def communicator_text(measures: Measures, number: int) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from eroica.localizer.causes.places import RowsOfHosts
+from eroica.localizer.causes.sick import sick_rows
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.own import OwnTime, Past, measure_own
 from eroica.localizer.stepmodel import StepModel, step_model
@@ -31,7 +32,7 @@ class Measures:
     @cached_property
     def own(self) -> OwnTime:
         """Own times by step."""
-        return measure_own(self.frame, self.settings.outlier_z, self.past)
+        return measure_own(self.frame, self.settings.outlier_z, self.past, sick_rows(self.frame))
 
     @cached_property
     def model(self) -> StepModel:

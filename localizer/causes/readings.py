@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.judgement import name_rows
 from eroica.localizer.robust import spread_of
+from eroica.schemas.verdicts import Evidence
 
 ODD_SPREADS = 8.0
 """A reading is odd so many spreads from the median …"""
@@ -17,6 +19,7 @@ ODD_SHARE = 0.25
 MAX_ODD_SHARE = 0.5
 """What more than half of all workers show is not odd."""
 USUAL_QUANTILE = 0.25
+MAX_SHOWN = 5
 LINK_READINGS: tuple[tuple[str, str, str], ...] = (
     (r"nvlink.*(active|links|up|width)", "nvlink", "low"),
     (r"nvlink.*(err|crc|replay|recover|retrans)", "nvlink", "high"),
@@ -57,6 +60,11 @@ def odd_link_readings(frame: Frame) -> list[OddReading]:
     return found
 
 
+def tells_of(frame: Frame, medium: str) -> bool:
+    """Whether some worker has counters of links of that medium."""
+    return any(told is not None and told[0] == medium for told in map(_about, frame.metrics.names))
+
+
 def _about(name: str) -> tuple[str, str] | None:
     plain = name.rpartition(":")[2].partition("[")[0].lower()
     return next(((medium, bad) for pattern, medium, bad in LINK_READINGS if re.search(pattern, plain)), None)
@@ -69,3 +77,15 @@ def _odd(values: Floats) -> Ints:
     spread = spread_of(better)
     scale = abs(usual) if usual else float(np.abs(values).max(initial=0.0))
     return np.flatnonzero((values - usual > ODD_SPREADS * spread) & (values - usual > ODD_SHARE * scale) & (values > usual))
+
+
+def reading_evidence(frame: Frame, odd: list[OddReading], rule: str) -> list[Evidence]:
+    """What people see of them, the first few."""
+    return [
+        Evidence(
+            kind="metric", metric=o.name.partition("[")[0], subject=name_rows(frame, o.rows), value=round(o.value, 4),
+            unit=o.name.partition("[")[2].rstrip("]"), expected=round(o.usual, 4),
+            score=round(o.value / o.usual, 3) if o.usual else round(o.value, 3), rule=rule, compared_with="all other workers",
+        )
+        for o in odd[:MAX_SHOWN]
+    ]  # fmt: skip

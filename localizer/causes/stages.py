@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.causes.readings import reading_evidence
+from eroica.localizer.causes.sick import RULE as SICK_RULE
+from eroica.localizer.causes.sick import sick_readings
 from eroica.localizer.causes.spread import PROVEN
 from eroica.localizer.frame import Floats
 from eroica.localizer.judgement import Finding, name_rows
+from eroica.localizer.own import phase_table
 from eroica.localizer.robust import row_medians
 from eroica.schemas.verdicts import Evidence
 
@@ -58,21 +62,57 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
         expected=ms(found.expected_us), score=round(float(level[stage] / max(level.mean(), 1e-9)), 3), rule=RULE,
         compared_with=f"{against}, {name_rows(frame, rest)}",
     )  # fmt: skip
+    doubt = 0.0 if found.since_past else UNSEEN_PAST
+    if (sick := _sick_machine(measures, found, evidence, doubt)) is not None:
+        return [sick], []
     finding = Finding(
         cls="pipeline_stage", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence], stages=[stage],
-        gain_us=found.loss_us, doubt=0.0 if found.since_past else UNSEEN_PAST,
+        gain_us=found.loss_us, doubt=doubt,
     )  # fmt: skip
     return [finding], _host_note(measures, stage)
 
 
 def _host_note(measures: Measures, stage: int) -> list[str]:
     """That a stage is one host as a whole: then the host may be what is slow."""
-    rows, by_host = np.flatnonzero(measures.model.stage == stage).tolist(), measures.rows_of_hosts
-    names = {measures.frame.hosts[row] for row in rows}
-    host = next(iter(names))
-    if len(names) > 1 or host not in by_host or len(by_host) < 2 or sorted(by_host[host]) != rows:
+    host = _only_host(measures, stage)
+    if host is None or np.any(measures.model.stage[measures.rows_of_hosts[host]] != stage):
         return []
-    return [f"stage {stage} is all of host {host}: look at the host's readings before the layers are moved"]
+    return [f"stage {stage} is all of host {host}, and no reading tells the host from the layers"]
+
+
+def _only_host(measures: Measures, stage: int) -> str | None:
+    """The one host, of several, that has all workers of a stage."""
+    names = {measures.frame.hosts[row] for row in np.flatnonzero(measures.model.stage == stage).tolist()}
+    host = next(iter(names))
+    return host if len(names) == 1 and host in measures.rows_of_hosts and len(measures.rows_of_hosts) > 1 else None
+
+
+def _sick_machine(measures: Measures, found: HeavyStage, evidence: Evidence, doubt: float) -> Finding | None:
+    """The host or worker that has the whole stage, if its readings are bad or it waits for data: no layers do that."""
+    frame, host = measures.frame, _only_host(measures, found.stage)
+    rows = np.flatnonzero(measures.model.stage == found.stage)
+    if host is not None:
+        rows = np.array(measures.rows_of_hosts[host], dtype=np.int64)
+    elif rows.size > 1:
+        return None
+    odd = sick_readings(frame, rows)
+    if not odd and not _loads(measures, found):
+        return None
+    return Finding(
+        cls="host" if rows.size > 1 else "worker", ranks=frame.ranks[rows], explains=0.0, confidence=0.0,
+        evidence=[evidence, *reading_evidence(frame, odd, SICK_RULE)], hosts=sorted({frame.hosts[rows[0]]} - {""}),
+        stages=[found.stage],
+        gain_us=found.loss_us, doubt=0.0 if odd else doubt,
+        seen=min(1.0, measures.share(found.loss_us) / (2.0 * measures.settings.min_effect)),
+    )  # fmt: skip
+
+
+def _loads(measures: Measures, found: HeavyStage) -> bool:
+    """Whether most of what the stage takes beyond the expected is waiting for data."""
+    own = measures.own
+    rows = np.flatnonzero(measures.model.stage == found.stage)
+    data = row_medians(phase_table(measures.frame, own.steps, ("data",))[rows])
+    return bool(np.median(data) >= HALF * (found.level_us[found.stage] - found.expected_us))
 
 
 def heavy_stage(measures: Measures) -> HeavyStage:

@@ -47,6 +47,7 @@ def much_communication(item: Item) -> Explanation:
     return _again(item, "value: exposed communication, median of ranks and steps; score: its share of the step", ("", "ms"), rows)
 
 
+@register("eroica/sick-host", "*")
 @register("eroica/transfers", "*")
 def reading(item: Item) -> Explanation:
     """A counter of the suspects against all other workers."""

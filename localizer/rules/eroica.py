@@ -125,7 +125,9 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     sure = [f for f in findings if f.confidence >= settings.accuse_confidence]
     gains = [f.gain_us for f in sure]
     # No step is shorter than the work that is usual in it, but for what all ranks do alike and should not.
-    least = float(measures.model.step_us(own.usual_parts_us).mean()) - sum(f.gain_us for f in sure if f.cls in IN_THE_USUAL)
+    least = float(measures.model.step_us(own.usual_parts_us).mean()) - sum(
+        f.gain_us for f in sure if f.cls in IN_THE_USUAL or f.stages
+    )
     ideal = min(max(measures.step_us - sum(gains), least), measures.step_us)
     if gains and frame.launch_bound >= LAUNCH_BOUND:
         notes.append("the hosts set the pace and work on while kernels wait: what mending gives back is an upper bound")

@@ -9,9 +9,10 @@ import pytest
 from eroica.bus.probe import BrokerInfo
 from eroica.bus.producer import BusProducer, _ClientLog
 from eroica.bus.recreated import created_again
-from eroica.bus.watch import need_topics
+from eroica.bus.watch import narrow_topics, need_topics
 from eroica.schemas.errors import TopicMissing
 from eroica.schemas.settings import KafkaSettings
+from eroica.schemas.topics import TOPICS
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +37,21 @@ def test_missing_topics_are_named_with_what_to_do() -> None:
     need_topics(info, settings, ["control"])
     with pytest.raises(TopicMissing, match=r"p\.groups, p\.jobs.*eroica topics ensure"):
         need_topics(info, settings, ["groups", "control", "jobs"])
+
+
+@pytest.mark.parametrize(
+    ("have", "said"),
+    [
+        ({}, []),  # missing is another matter
+        ({"p.iterations": 10**6, "p.iterations.dlq": 1}, []),
+        ({"p.iterations": 4, "p.control": 1}, [f"p.iterations has 4 of {TOPICS['iterations'].partitions}", "p.control has 1 of"]),
+    ],
+)
+def test_topics_with_too_few_partitions_are_named_with_what_to_do(have: dict[str, int], said: list[str]) -> None:
+    info = BrokerInfo(brokers=("b:1",), cluster_id="c", topics=have)
+    text = narrow_topics(info, KafkaSettings(prefix="p."), ["iterations", "control", "iterations.dlq"])
+    assert all(part in text for part in said)
+    assert bool(text) is bool(said) is text.endswith("eroica topics ensure")
 
 
 def test_a_client_that_meets_another_cluster_is_given_up(caplog: pytest.LogCaptureFixture) -> None:

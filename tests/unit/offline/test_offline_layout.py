@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, parse_layout, placed, view_of
 from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError, UsageError
 from eroica.schemas.jobs import ProcessGroup
+from eroica.schemas.settings import load_settings
 from eroica.schemas.summaries import Identity, Summary
 
 pytestmark = pytest.mark.unit
@@ -55,6 +57,16 @@ def test_a_layout_in_a_file(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
     given = parse_layout(str(tmp_path / name))
     assert (given.framework, given.world, given.options) == ("megatron", 8, {"tp": 2, "pp": 2})
+
+
+def test_a_verdict_under_another_layout_is_another_verdict() -> None:
+    several = summaries(range(8), 8)
+    ids = []
+    for layout in ("megatron --world 8 --tp 2 --pp 2", "megatron --world 8 --tp 2 --pp 2", "megatron --world 8 --tp 4", ""):
+        view = view_of(several, {}, parse_layout(layout) if layout else None)
+        ids.append(judge(several, load_settings(), view).verdict_id)
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3, "with its stages apart, without stages, without a layout"
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

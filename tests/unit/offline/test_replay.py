@@ -173,6 +173,17 @@ def test_another_setting_gives_another_verdict(tmp_path: Path) -> None:
     assert [one.state for one in result.verdicts] == ["different", "different"]
 
 
+@pytest.mark.parametrize("setting", ["localize.rules=paper", "localize.outlier_z=4", "localize.min_effect=0.02"])
+def test_a_verdict_under_other_settings_is_not_taken_for_the_published_one(tmp_path: Path, setting: str) -> None:
+    recording(tmp_path / "rec")
+    published = [one.verdict.verdict_id for one in again(tmp_path / "rec").verdicts]
+    other = [one.verdict.verdict_id for one in again(tmp_path / "rec", settings=load_settings([setting])).verdicts]
+    assert len({*published, *other}) == 4
+    assert [one.verdict.verdict_id for one in again(tmp_path / "rec", settings=load_settings([setting])).verdicts] == other
+    detect = again(tmp_path / "rec", settings=load_settings(["detect.window=30"]))
+    assert [one.verdict.verdict_id for one in detect.verdicts] == published, "what does not judge does not count"
+
+
 def test_unreadable_messages_are_refused_and_the_rest_counts(tmp_path: Path) -> None:
     recording(tmp_path / "rec")
     writer = RecordingWriter(tmp_path / "rec", job="j", prefix="eroica.", settings={})
