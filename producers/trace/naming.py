@@ -101,8 +101,8 @@ def kernel_collective(name: str) -> CollectiveName | None:
     other = next((word for word in _OTHER_LIBRARIES if word in lower), None)
     if other is None:
         return None
-    if (told := _PLAIN.match(name)) is not None and (op := _OPS.get(told.group(2).lower())) is not None:
-        return CollectiveName(op, told.group(1))
+    if (told := _PLAIN.match(name)) is not None and (plain := _OPS.get(told.group(2).lower())) is not None:
+        return CollectiveName(plain, told.group(1))
     return CollectiveName("all_reduce" if "reduce" in other else "", "custom")
 
 
