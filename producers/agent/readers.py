@@ -22,7 +22,7 @@ RETRY_S = 2.0
 MAX_ROWS = 100_000
 CLOSE_S = 3.0
 LOOK_S = 60.0
-"""A look at ``jobs`` that takes longer is given up; a large installation's topic is read in less. Nothing waits for it so long."""
+"""A look at ``jobs`` that takes longer is given up: enough for a large installation's topic. Nothing waits for it so long."""
 
 
 class ControlReader:
