@@ -27,13 +27,14 @@ from accuracy_score import Score, score
 from accuracy_stages import Stopwatch, stage_table
 
 from eroica.localizer.core import LocalizerCore
-from eroica.schemas.errors import EroicaError, UsageError
+from eroica.schemas.errors import EroicaError
 from eroica.schemas.groups import GroupChunk
 from eroica.schemas.outputs import InputRef, Output
 from eroica.schemas.settings import GroupSettings, LocalizeSettings
 from eroica.schemas.verdicts import Verdict
 from eroica.simulator.engine import Engine
 from eroica.simulator.messages import Emission
+from eroica.simulator.problem import ScenarioError
 from eroica.simulator.simulation import Simulation
 from eroica.simulator.truth import labels
 from eroica.simulator.workload import build_workload
@@ -61,7 +62,7 @@ def judge(case: Case, rules: Sequence[str]) -> Result | None:
     try:
         with watch.stage("lay out, place faults"):
             simulation = Simulation(scenario, engine=_engine(case.layout, repr((scenario.job, scenario.cluster))))
-    except UsageError:
+    except ScenarioError:
         return None
     with watch.stage("run, write messages"):
         emission = Emission(simulation)

@@ -21,9 +21,9 @@ from accuracy_cases import LAYOUTS, QUICK_LAYOUTS, Case, cases
 from eroica.offline.simulated import write_recording
 from eroica.offline.tune import Plan, Tuning, tune
 from eroica.offline.tune_cases import find_cases, read_cases
-from eroica.schemas.errors import UsageError
 from eroica.schemas.settings import EroicaSettings
 from eroica.simulator.messages import Emission
+from eroica.simulator.problem import ScenarioError
 from eroica.simulator.simulation import Simulation
 from eroica.simulator.truth import labels
 
@@ -66,7 +66,7 @@ def main() -> int:
         for number, case in enumerate(wanted):
             try:
                 recorded(case, Path(folder) / f"{number:04d}")
-            except UsageError as error:  # the layout has no such link or stage
+            except ScenarioError as error:  # the layout has no such link or stage
                 print(f"left out: {case.name}: {error}", file=sys.stderr)
         read = read_cases(find_cases([Path(folder)], {}, Path(folder)), EroicaSettings())
     tuning = tune(read, EroicaSettings().localize, Plan(points=options.points))

@@ -29,7 +29,7 @@ def demo(
     common: Common,
     fault: Annotated[str, typer.Option(help="slow-data, slow-host or none.")] = "slow-data",
     fault_rank: Annotated[int, typer.Option("--fault-rank", help="The worker to slow down.")] = 2,
-    ranks: Annotated[int, typer.Option(help="Workers, on two hosts.")] = 4,
+    ranks: Annotated[int, typer.Option(help="Workers, 3 to 16, on two hosts.")] = 4,
     record: Annotated[Path | None, typer.Option("--record", metavar="DIR", help="Also record the run.")] = None,
     timeout: Annotated[float, typer.Option(min=10, help="Seconds it may take.")] = 300,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON; what happens goes to standard error.")] = False,

@@ -9,6 +9,7 @@ import typer
 from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
+from eroica.schemas.wording import say_count
 
 HELP = """Check broker, topics, permissions and limits of this host: each line is ok, or says what to do.
 
@@ -44,5 +45,8 @@ def doctor(
                 console.print(f"{_MARKS[check.level]}  {check.name}: {one_line(check.found)}{advice}")
     if as_json:
         print_json([asdict(check) for check in checks])
+    else:
+        bad_count, hints = (sum(check.level == level for check in checks) for level in ("bad", "hint"))
+        err().print(f"{say_count(bad_count, 'thing')} to mend, {say_count(hints, 'hint')} (they matter only where they say so)")
     bad = {check.name for check in checks if check.level == "bad"}
     return 4 if bad & set(_BROKER) else int(bool(bad))

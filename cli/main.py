@@ -137,7 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     output.prepare_streams()
     try:
-        app(args=list(argv) if argv is not None else None, prog_name="eroica", standalone_mode=True)
+        ended = app(args=list(argv) if argv is not None else None, prog_name="eroica", standalone_mode=False)
+        code = ended if isinstance(ended, int) else 0
+        return CLOSED_PIPE if code == 1 and output.reader_is_gone() else code
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         # Help is written before any command of ours is asked.
@@ -152,8 +154,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.forget_reader()
         return _report(f"standard output cannot be written ({error.strerror})", OUTPUT_LOST)
     except Exception as error:  # noqa: BLE001  # the last line of defence: a person gets a sentence
-        return _internal(error)
-    return 0
+        return _wrong_use(error) if hasattr(error, "format_message") else _internal(error)
+
+
+def _wrong_use(error: Any) -> int:
+    """What the parser of the command line says, as one sentence like every other error; the help where nothing was asked.
+
+    Which package its classes come from depends on the version of typer, so they are known by what they can do.
+    """
+    path = getattr(getattr(error, "ctx", None), "command_path", "eroica")
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return int(error.exit_code)
+    said = one_line(error.format_message(), 500)
+    named = path.partition(" ")[2]
+    sentence = f"{named}: {said[:1].lower()}{said[1:]}" if named else f"{said[:1].lower()}{said[1:]}"
+    sentence = sentence.removesuffix(".")
+    return _report(f"{sentence}{'' if sentence.endswith('?') else ';'} see: {path} --help", int(error.exit_code))
 
 
 def _internal(error: Exception) -> int:

@@ -72,7 +72,7 @@ def topology(
     coordinates: Annotated[
         Path | None, typer.Option(help='custom: a JSON file, {"pp": [0, 0, …], "dp": [0, 1, …]}, a number a rank.')
     ] = None,
-    ranks_per_host: Annotated[int, typer.Option("--ranks-per-host", help="Ranks a host, for hosts and rails.")] = 8,
+    ranks_per_host: Annotated[int, typer.Option("--ranks-per-host", min=1, help="Ranks a host, for hosts and rails.")] = 8,
     rank: Annotated[int | None, typer.Option(help="Only the groups of this rank, and its coordinates.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:

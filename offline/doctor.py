@@ -25,6 +25,7 @@ from eroica.producers.hook.wire import runtime_dir
 from eroica.producers.trace.compiled import COMPILED
 from eroica.schemas.errors import EroicaError, extra_missing, install_extra
 from eroica.schemas.settings import EroicaSettings
+from eroica.schemas.wording import say_count
 
 Level = Literal["ok", "hint", "bad"]
 """``hint``: works, or is not needed everywhere; ``bad``: something will not work."""
@@ -94,7 +95,12 @@ def gpu_figures(dcgm_url: str) -> Check:
             reasons.append(f"{vendor}: {absent}")
         else:
             return Check("GPU figures", "ok", f"from the {vendor} driver")
-    return Check("GPU figures", "hint", "; ".join(reasons), f"needed on hosts with GPUs only; for NVIDIA {install_extra('gpu')}")
+    return Check(
+        "GPU figures",
+        "hint",
+        "; ".join(reasons),
+        f"hosts with GPUs need it: the driver, and for NVIDIA {install_extra('gpu')}",
+    )
 
 
 def network_figures(sys: Path) -> Check:
@@ -103,7 +109,7 @@ def network_figures(sys: Path) -> Check:
         found = len({reading.device for reading in NicSource(sys).read(frozenset()) if reading.device})
     except Absent as absent:
         return Check("network figures", "hint", str(absent), "in a container: mount /sys, and run in the host's network")
-    return Check("network figures", "ok", f"of {found} device{'s' if found != 1 else ''}")
+    return Check("network figures", "ok", f"read for {say_count(found, 'device')}")
 
 
 def broker_and_topics(settings: EroicaSettings) -> Iterator[Check]:
@@ -120,7 +126,7 @@ def broker_and_topics(settings: EroicaSettings) -> Iterator[Check]:
         yield Check("topics", "bad", f"{error.where}: {error.what}", error.do)
         return
     if changes:
-        missing = f"{len(changes)} differences, first: {changes[0]}"
+        missing = f"{say_count(len(changes), 'topic is', 'topics are')} missing or not as wanted, first: {changes[0]}"
         yield Check("topics", "bad", missing, f"eroica topics ensure --prefix {settings.kafka.prefix}")
     else:
         yield Check("topics", "ok", f"all there under {settings.kafka.prefix}")
@@ -190,7 +196,7 @@ def clock() -> Check:
     if state < 0:
         return Check(name, "hint", "the kernel does not tell", "keep the hosts' clocks within a second (NTP)")
     if state == _TIME_ERROR:
-        return Check(name, "hint", "the kernel says that nobody keeps this clock right", "run chrony or ntpd on the host")
+        return Check(name, "hint", "nobody keeps this clock right, says the kernel", "run chrony or ntpd on the host")
     return Check(name, "ok", f"kept right, at most {timex[3] / 1e3:.0f} ms off")
 
 
@@ -208,7 +214,7 @@ def agent_socket(directory: Path) -> Check:
 def trace_scanner() -> Check:
     """Are traces read by the compiled scanner?"""
     if COMPILED:
-        return Check("trace scanner", "ok", "compiled")
+        return Check("trace scanner", "ok", "compiled, as it should be")
     return Check(
         "trace scanner",
         "hint",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from eroica.offline.score import Score
 from eroica.offline.tune_cases import Case
 from eroica.offline.tune_search import Outcome, Tried, choose, default_point, folds, front, outcome, search
+from eroica.offline.tune_space import Space, space_of
 from eroica.schemas.errors import UsageError
 from eroica.schemas.settings import LocalizeSettings
 from eroica.schemas.wording import say_count
@@ -20,6 +21,8 @@ class Plan:
     points: int = 40
     folds: int = 5
     seed: int = 1
+    ranges: tuple[str, ...] = ()
+    """``NAME=LOW:HIGH`` in place of a threshold's own range."""
     max_false: float = 0.0
     """The chosen point accuses falsely in at most this share of the cases, if any does."""
 
@@ -43,6 +46,10 @@ class Tuning:
     cases: list[Case]
     settings: LocalizeSettings
     """Where it started."""
+    space: Space
+    """What was searched."""
+    idle: list[str]
+    """Of it, thresholds that decide nothing on these cases."""
     tried: list[Tried]
     front: list[Tried]
     chosen: Tried
@@ -55,7 +62,7 @@ class Tuning:
     @property
     def start(self) -> Tried:
         """The settings that the search started from."""
-        return next(one for one in self.tried if one.point == default_point(self.settings))
+        return next(one for one in self.tried if one.point == default_point(self.settings, self.space))
 
 
 def tune(
@@ -63,10 +70,9 @@ def tune(
 ) -> Tuning:
     """Search, and hold the way of choosing against jobs that it did not see. Equal input gives an equal result.
 
-    :raises UsageError: no case is faulty, none is healthy, all are of one job, or the rules have no thresholds to search.
+    :raises UsageError: no case is faulty, none is healthy, all are of one job, or a range is none.
     """
-    if settings.rules != "eroica":
-        raise UsageError("thresholds are searched for the rules 'eroica' only", where=f"localize.rules={settings.rules}")
+    space = space_of(settings, plan.ranges)
     if plan.points < 1 or plan.folds < 2:
         raise UsageError("at least one point and two folds are needed", where="--points, --folds")
     if not any(case.label.healthy for case in cases) or all(case.label.healthy for case in cases):
@@ -80,7 +86,8 @@ def tune(
         by_case = [case.scores(at, confidences) for case in cases]
         return [list(column) for column in zip(*by_case, strict=True)]
 
-    tried = search(settings, judge, plan.points, plan.seed, tell)
+    searched = search(settings, space, judge, plan.points, plan.seed, tell)
+    tried = searched.tried
     best = front(tried)
     made, unseen, in_folds = [], [], [0] * len(best)
     for part in parts:
@@ -92,6 +99,7 @@ def tune(
         for number, one in enumerate(best):
             in_folds[number] += not any(other.beats(one.outcome(rest)) for other in results)
     return Tuning(
-        plan=plan, cases=list(cases), settings=settings, tried=tried, front=best, chosen=choose(tried, plan.max_false),
+        plan=plan, cases=list(cases), settings=settings, space=space, idle=searched.idle, tried=tried,
+        front=best, chosen=choose(tried, plan.max_false),
         folds=made, unseen=outcome(unseen), in_folds=in_folds,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from eroica import __version__
 from eroica.offline.tune import Tuning
-from eroica.offline.tune_search import RANGES, Outcome, Tried
+from eroica.offline.tune_search import Outcome, Tried
 
 SETTINGS_FILE, REPORT_FILE = "settings.toml", "report.md"
 
@@ -18,6 +18,7 @@ def settings_toml(tuning: Tuning) -> str:
         f"# Chosen by eroica tune {__version__}: recall {result.recall:.3f}, false accusations {result.false:.4f},",
         f"# on {len(tuning.cases)} labelled cases; other points of the front stand in {REPORT_FILE}.",
         "[localize]",
+        f'rules = "{tuning.settings.rules}"',
         *(f"{name} = {value:g}" for name, value in tuning.chosen.point.items()),
     ]
     return "\n".join(lines) + "\n"
@@ -39,8 +40,9 @@ def report(tuning: Tuning) -> str:
         "",
         "## The front",
         "",
-        "No point that was tried is better than one of these in recall and in false accusations. Which to take depends on what",
-        "an accusation costs; the settings file holds the one marked →. Of points that do alike the first one is shown.",
+        "No point that was tried is better than one of these in recall and in false accusations. Which to take depends on",
+        "what an accusation costs; the settings file holds the one marked →. Of points that do alike the nearest to the start is",
+        "shown.",
         "",
         *_table(
             ["", *names, "recall", "right", "false", "points alike", f"stands without … of {len(tuning.folds)} folds"],
@@ -54,7 +56,8 @@ def report(tuning: Tuning) -> str:
             + [["start", *_values(start, names), *_figures(start.outcome()), "", ""]],
         ),
         "",
-        "Searched: " + ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in RANGES.items()) + ".",
+        "Searched: " + ", ".join(f"{name} {r.low:g} to {r.high:g}" for name, r in tuning.space.ranges.items()) + ".",
+        *([f"Without any effect on these cases, and left alone: {', '.join(tuning.idle)}."] if tuning.idle else []),
         "",
         "## What the choice is worth on jobs that it has not seen",
         "",

@@ -9,22 +9,18 @@ from typing import Any
 import numpy as np
 
 from eroica.offline.score import Score
+from eroica.offline.tune_space import Point, Space, latin_hypercube
 from eroica.schemas.errors import UsageError
 from eroica.schemas.settings import LocalizeSettings
 
-Point = dict[str, float]
-"""Setting of the localizer → value."""
-RANGES: dict[str, tuple[float, float]] = {
-    "outlier_z": (2.5, 6.0),
-    "min_effect": (0.01, 0.08),
-    "mad_floor_ratio": (0.05, 0.20),
-}
-"""What a threshold may be; the published and the measured values lie inside."""
 CONFIDENCE = "accuse_confidence"
 CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Below 0.5 nobody is accused by contract. Each is tried with every other point, since judging need not be repeated for it."""
 NEAR = 0.15
-"""The second half of the points lies this near to the front of the first, as share of each range."""
+"""Moves from a point of the front go so far at most, as share of each range."""
+MOVES = 4
+"""Moves that may be drawn for each point that is left: some lead to points that were tried."""
+Judge = Callable[[LocalizeSettings, Sequence[float]], list[list[Score]]]
 
 
 @dataclass(frozen=True)
@@ -72,9 +68,9 @@ def outcome(scores: Sequence[Score]) -> Outcome:
     )
 
 
-def default_point(settings: LocalizeSettings) -> Point:
+def default_point(settings: LocalizeSettings, space: Space) -> Point:
     """Where the search starts."""
-    return {name: float(getattr(settings, name)) for name in (*RANGES, CONFIDENCE)}
+    return {name: float(getattr(settings, name)) for name in (*space.ranges, CONFIDENCE)}
 
 
 def with_point(settings: LocalizeSettings, point: Point) -> LocalizeSettings:
@@ -83,53 +79,91 @@ def with_point(settings: LocalizeSettings, point: Point) -> LocalizeSettings:
     return LocalizeSettings(**values)
 
 
+@dataclass(frozen=True)
+class Searched:
+    """What a search tried."""
+
+    tried: list[Tried]
+    """Nearest to the start first, so that of points that do alike the one that changes least is taken."""
+    idle: list[str]
+    """Thresholds that changed no verdict from end to end of their range, and were left alone."""
+
+
 def search(
     settings: LocalizeSettings,
-    judge: Callable[[LocalizeSettings, Sequence[float]], list[list[Score]]],
+    space: Space,
+    judge: Judge,
     points: int,
     seed: int,
     tell: Callable[[int, int], None] = lambda *_: None,
-) -> list[Tried]:
-    """Try *points* points, each with every confidence: the settings' own, a Latin hypercube, and the neighbourhood of its front.
+) -> Searched:
+    """Try at most *points* points of *space*, each with every confidence.
 
-    The same seed and judge give the same points.
+    First the settings' own; then, if the budget allows, each threshold alone at both ends of its range, which shows those that
+    decide nothing here; a Latin hypercube over the rest; and moves from points of the front so far, of one coordinate or of
+    all. The same seed and judge give the same points.
 
     :param judge: scores of all cases at some settings, one list for each of the confidences.
     """
+    tries = _Tries(settings, judge, points, tell)
+    start = {name: value for name, value in default_point(settings, space).items() if name != CONFIDENCE}
+    tries.attempt(start)
+    idle = _idle(tries, space, start) if points > 2 * (1 + 2 * space.size) else []
+    left = space.without(idle)
     rng = np.random.default_rng(seed)
-    tried: list[Tried] = []
+    for unit in latin_hypercube(rng, tries.left // 2, left.size):
+        tries.attempt({**start, **left.point(unit)})
+    for turn in range(MOVES * tries.left if left.size else 0):
+        if tries.left == 0:
+            break
+        centres = front(tries.tried)
+        centre = left.unit(centres[int(rng.integers(len(centres)))].point)
+        step = NEAR * rng.uniform(-1, 1, left.size)
+        only = np.arange(left.size) == rng.integers(left.size) if turn % 2 else np.ones(left.size, dtype=bool)
+        tries.attempt({**start, **left.point(np.clip(centre + np.where(only, step, 0.0), 0, 1))})
+    origin = space.unit(start)
 
-    confidences = sorted({*CONFIDENCES, float(settings.accuse_confidence)})
+    def distance(one: Tried) -> tuple[float, float]:
+        return float(np.abs(space.unit(one.point) - origin).sum()), abs(one.point[CONFIDENCE] - settings.accuse_confidence)
 
-    def attempt(point: Point, number: int) -> None:
-        for confidence, scores in zip(confidences, judge(with_point(settings, point), confidences), strict=True):
-            tried.append(Tried({**point, CONFIDENCE: confidence}, scores))
-        tell(number, points)
-
-    attempt({name: value for name, value in default_point(settings).items() if name != CONFIDENCE}, 1)
-    first = max(1, (points - 1) // 2)
-    for number, unit in enumerate(latin_hypercube(rng, min(first, points - 1), len(RANGES)), 2):
-        attempt(_scaled(unit), number)
-    for number in range(2 + min(first, points - 1), points + 1):
-        centres = front(tried)
-        centre = centres[int(rng.integers(len(centres)))].point
-        unit = np.array([(centre[name] - low) / (high - low) for name, (low, high) in RANGES.items()])
-        attempt(_scaled(np.clip(unit + NEAR * rng.uniform(-1, 1, len(RANGES)), 0, 1)), number)
-    return tried
+    return Searched(sorted(tries.tried, key=distance), idle)
 
 
-def latin_hypercube(rng: np.random.Generator, points: int, dimensions: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Points in the unit cube, one in each of *points* slices of every dimension; shape (points, dimensions)."""
-    columns = [(rng.permutation(points) + rng.uniform(0, 1, points)) / max(points, 1) for _ in range(dimensions)]
-    return np.stack(columns, axis=1) if points else np.empty((0, dimensions))
+class _Tries:
+    """Points that were judged, within a budget."""
+
+    def __init__(self, settings: LocalizeSettings, judge: Judge, points: int, tell: Callable[[int, int], None]) -> None:
+        self.tried: list[Tried] = []
+        self._seen: dict[tuple[float, ...], list[list[Score]]] = {}
+        self._settings, self._judge, self._points, self._tell = settings, judge, points, tell
+        self._confidences = sorted({*CONFIDENCES, float(settings.accuse_confidence)})
+
+    @property
+    def left(self) -> int:
+        """How many points may still be judged."""
+        return self._points - len(self._seen)
+
+    def attempt(self, point: Point) -> list[list[Score]]:
+        """Scores at *point*, a list for each confidence; what was judged already costs nothing."""
+        key = tuple(point.values())
+        if key not in self._seen:
+            self._seen[key] = self._judge(with_point(self._settings, point), self._confidences)
+            for confidence, scores in zip(self._confidences, self._seen[key], strict=True):
+                self.tried.append(Tried({**point, CONFIDENCE: confidence}, scores))
+            self._tell(len(self._seen), self._points)
+        return self._seen[key]
 
 
-def _scaled(unit: Any) -> Point:
-    return {name: round(low + float(u) * (high - low), 4) for u, (name, (low, high)) in zip(unit, RANGES.items(), strict=True)}
+def _idle(tries: _Tries, space: Space, start: Point) -> list[str]:
+    """Thresholds that give every case the same scores at the start and at both ends of their range."""
+    at_start = tries.attempt(start)
+    wide = {name: r for name, r in space.ranges.items() if r.low < r.high}
+    ends = {name: [tries.attempt({**start, name: end}) for end in (r.low, r.high)] for name, r in wide.items()}
+    return [name for name, scores in ends.items() if all(one == at_start for one in scores)]
 
 
 def front(tried: Sequence[Tried], cases: Sequence[int] | None = None) -> list[Tried]:
-    """The points that none beats, one for each outcome (the one tried first), fewest false accusations first."""
+    """The points that none beats, one for each outcome (the first of its kind), fewest false accusations first."""
     found: dict[tuple[float, float], Tried] = {}
     outcomes = {}
     for one in tried:

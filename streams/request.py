@@ -7,15 +7,15 @@ import math
 from eroica.schemas.control import MAX_CLASSES, ProfileRequest, Reason
 from eroica.schemas.ids import stable_id
 from eroica.schemas.ranks import format_ranks
-from eroica.schemas.settings import DetectSettings
+from eroica.schemas.settings import AgentSettings, DetectSettings
 from eroica.streams.rules import Finding
 from eroica.topology.jobview import JobView
 
 MAX_CLASSES_BYTES = 400_000
 """Classes that take more in a request fall back to one class: the request must fit a message, and a group message carries it."""
 
-LONGEST_PROFILE_MS = 60_000
-"""Agents stop a profile after this (``agent.max_profile_ms``), whatever was asked."""
+LONGEST_PROFILE_MS: int = AgentSettings.model_fields["max_profile_ms"].default
+"""Agents stop a profile after this, whatever was asked; detect does not hear of it where theirs is set otherwise."""
 MAX_WAIT_MS = 3_600_000
 
 

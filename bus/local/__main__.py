@@ -12,15 +12,29 @@ from eroica.bus.local.embedded import EmbeddedBroker
 from eroica.bus.local.kafka_jars import KafkaCluster
 from eroica.schemas.errors import EroicaError
 
+HELP = """Run a Kafka broker on this machine, for trying things, until Ctrl-C. Its address, bootstrap=HOST:PORT, goes to standard
+output. Apache Kafka needs Java 17 and Maven, and fetches its jars the first time."""
+EXAMPLE = "Example: python -m eroica.bus.local --embedded --port 9092"
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and 0 < int(text) < 2**16):
+        raise argparse.ArgumentTypeError(f"a port is 1 to 65535, not {text[:40]}")
+    return int(text)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a broker until SIGINT or SIGTERM; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m eroica.bus.local", description=main.__doc__)
-    parser.add_argument("--nodes", type=int, default=1, help="brokers of the cluster (1 or 3)")
-    parser.add_argument("--port", type=int, help="first client port; free ones when absent")
-    parser.add_argument("--data", type=Path, help="folder to keep; a temporary one when absent")
-    parser.add_argument("--embedded", action="store_true", help="the embedded broker (no Java, all in memory) instead")
+    parser = argparse.ArgumentParser(prog="python -m eroica.bus.local", description=HELP, epilog=EXAMPLE)
+    parser.add_argument(
+        "--embedded", action="store_true", help="a small broker without Java, all in memory (needs the extra broker), not Kafka"
+    )
+    parser.add_argument("--port", type=_port, metavar="PORT", help="where clients connect, of the first broker; by default free")
+    parser.add_argument("--nodes", type=int, metavar="N", default=1, help="brokers of the Kafka cluster, 1 to 9; default 1")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="Kafka's data, kept there; by default they go at the end")
     options = parser.parse_args(arguments)
+    if options.embedded and (options.nodes != 1 or options.data is not None):
+        parser.error("--embedded is one broker in memory: leave --nodes and --data out")
     end = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: end.set())
@@ -37,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             while not end.wait(1.0):
                 pass
     except EroicaError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"eroica: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 

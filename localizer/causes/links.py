@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.causes.readings import OddReading, odd_link_readings, reading_evidence
+from eroica.localizer.causes.readings import OddReading, odd_link_readings, reading_evidence, tells_of
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.robust import spread_of
@@ -47,6 +47,8 @@ INCOMPLETE_DOUBT = 0.2
 """Where a member of the slow communicators is not seen, it may be the one that all wait for …"""
 ONLY_INCOMPLETE_DOUBT = 0.5
 """… and most likely is, where those whose members are all seen are not slow."""
+UNTOLD_DOUBT, UNTOLD_SHARE, UNTOLD_SMALL_DOUBT = 0.2, 0.10, 0.5
+"""A link that no past and none of its counters call bad may be slow by chance: surely where it costs less than this share."""
 STEADY = 0.5
 """In a slow ring the link at fault is evenly slow, the others come in bursts: its sigma is below this share of theirs ([P])."""
 
@@ -94,6 +96,8 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     doubt = 0.0 if t.complete[counts].all() else INCOMPLETE_DOUBT
     if not t.complete[counts].any() and (mine & ~slow & t.complete).any():
         doubt = ONLY_INCOMPLETE_DOUBT
+    if place.cls == "link" and not odd and measures.past is None and tells_of(measures.frame, medium):
+        doubt = max(doubt, UNTOLD_DOUBT if measures.share(loss) >= UNTOLD_SHARE else UNTOLD_SMALL_DOUBT)
     worst = int(np.argmax(np.where(slow, t.lost_us, -1.0)))
     evidence = [
         Evidence(

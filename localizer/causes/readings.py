@@ -60,6 +60,11 @@ def odd_link_readings(frame: Frame) -> list[OddReading]:
     return found
 
 
+def tells_of(frame: Frame, medium: str) -> bool:
+    """Whether some worker has counters of links of that medium."""
+    return any(told is not None and told[0] == medium for told in map(_about, frame.metrics.names))
+
+
 def _about(name: str) -> tuple[str, str] | None:
     plain = name.rpartition(":")[2].partition("[")[0].lower()
     return next(((medium, bad) for pattern, medium, bad in LINK_READINGS if re.search(pattern, plain)), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from eroica.producers.trace.columns import OTHER, UNTOLD, Trace
 from eroica.schemas.errors import InvalidInput
 
@@ -18,15 +20,15 @@ def check_told(trace: Trace) -> None:
     if len(trace) == 0:
         raise InvalidInput("the trace holds no event with a duration", do="check what the profiler recorded")
     timed = trace.dur_us > 0
-    if not timed.any():
+    count = int(np.count_nonzero(timed))
+    if count == 0:
         raise InvalidInput("the trace holds no event with a duration: 'dur' is missing or 0", do=EXPORT)
-    count = int(timed.sum())
-    kinds = trace.category[timed]
-    if not ((kinds != OTHER) & (kinds != UNTOLD)).any():
-        missing = int((kinds == UNTOLD).sum())
+    kinds = np.bincount(trace.category[timed], minlength=UNTOLD + 1)
+    if int(kinds[OTHER] + kinds[UNTOLD]) == count:
+        missing = int(kinds[UNTOLD])
         why = "the field 'cat' is missing" if missing == count else "'cat' says nothing that a profiler of torch writes"
         raise InvalidInput(f"nothing of the trace can be classified: in all its {count} events {why}", do=EXPORT)
-    if not any(trace.names[n] for n in set(trace.name[timed].tolist())):
+    if not any(trace.names):
         raise InvalidInput(
             f"nothing of the trace can be told apart: in all its {count} events the field 'name' is missing", do=EXPORT
         )
@@ -38,8 +40,11 @@ def check_told(trace: Trace) -> None:
 
 def untold_note(trace: Trace) -> list[str]:
     """How many events do not tell their kind, and so count as nothing."""
+    untold = trace.category == UNTOLD
+    if not untold.any():
+        return []
     timed = trace.dur_us > 0
-    missing = int((timed & (trace.category == UNTOLD)).sum())
+    missing = int((timed & untold).sum())
     if not missing:
         return []
     return [f"{missing} of {int(timed.sum())} events do not tell their kind (the field 'cat' is missing): they count as nothing"]

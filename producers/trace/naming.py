@@ -59,6 +59,7 @@ _OPS = {
     "notify": "barrier",
 }
 _KERNEL = re.compile(r"^(?:void )?(?:nccl|rccl)(?:Dev)?Kernel_?(?:Generic|([A-Z][A-Za-z]+?))?(?:_|\b)", re.ASCII)
+_NO_LETTER = re.compile(r"[^a-z]")
 _SYMMETRIC = re.compile(r"^ncclSym[A-Za-z]*Kernel_([A-Z][A-Za-z]+)")
 _ANNOTATION = re.compile(r"^(nccl|rccl|gloo|mpi|ucc|xccl|hccl|oneccl):([A-Za-z0-9_]+)")
 _ENQUEUE = re.compile(r"^(?:c10d|_c10d_functional|c10d_functional)::([A-Za-z0-9_]+)")
@@ -72,7 +73,7 @@ _OTHER_LIBRARIES = (
 
 def canonical_op(name: str) -> str:
     """``_allgather_base``, ``AllGather``, ``allgather_into_tensor`` … → ``all_gather``; unknown ones in lower case."""
-    flat = re.sub(r"[^a-z]", "", name.lower())
+    flat = _NO_LETTER.sub("", name.lower())
     return _OPS.get(flat, name.strip("_").lower()[:40])
 
 

@@ -1,6 +1,6 @@
 """Kineto JSON (plain or gzip) to columns, piece by piece, so that memory is bounded by the columns and not by the file.
 
-The file is cut at event boundaries into pieces of a quarter MiB. Each goes through the compiled scanner
+The file is cut at event boundaries into pieces of 96 KiB. Each goes through the compiled scanner
 (:mod:`eroica.producers.trace.compiled`). One that it refuses, or each where it is absent, goes through a typed decoder, and what
 that refuses is read event by event (:mod:`eroica.producers.trace.repair`).
 """
@@ -25,8 +25,9 @@ except ImportError:
 
 _ZLIB_ERROR: Any = zlib.error
 
-PIECE_BYTES = 2**18
-"""Decoded at once: the event objects stay in the processor's cache (a third faster than 4 MiB); the cost per piece is small."""
+PIECE_BYTES = 96 * 2**10
+"""Decoded at once. Below 128 KiB the C library gives the same memory to each piece; above, each would be new pages from the
+system, a quarter of the time to read a small trace. The cost per piece is small."""
 MAX_EVENT_BYTES = 64 * 2**20
 """Without an event boundary in so many bytes it is not a trace."""
 MAX_OBJECTS = 100_000_000
@@ -38,7 +39,7 @@ MAX_RATIO = 200
 _SURE_BYTES = 64 * 2**20
 _SURE_OBJECTS = 1_000_000
 """So much is read before averages count."""
-PACKED_BYTES = 2**15
+PACKED_BYTES = 2**14
 """Read of a compressed file at once: about a piece, unpacked."""
 _SEARCH_BYTES = 2**10
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')

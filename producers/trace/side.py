@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ def read_side(trace_path: str | Path) -> tuple[bool, Any]:
     side = next((p for p in places if p.is_file()), None)
     if side is None:
         return False, None
+    import json  # nothing else here needs it, and few traces have such a file
+
     try:
         with side.open("rb") as file:
             raw = file.read(MAX_SIDE_BYTES + 1)

@@ -45,8 +45,15 @@ def settings_file_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 NOBODY = "127.0.0.1:1"
 CASES: list[tuple[list[str], int, str]] = [
-    (["nonsense"], 2, "nonsense"),
-    (["verdicts", "--nonsense"], 2, "--nonsense"),
+    (["nonsense"], 2, "eroica: no such command 'nonsense'; see: eroica --help"),
+    (["verdict"], 2, "eroica: no such command 'verdict'. Did you mean 'verdicts'? see: eroica --help"),
+    (["verdicts", "--nonsense"], 2, "eroica: verdicts: no such option: --nonsense"),
+    (
+        ["verdicts", "feedback"],
+        2,
+        "eroica: verdicts feedback: missing argument 'VERDICT_ID'; see: eroica verdicts feedback --help",
+    ),
+    (["demo", "--ranks", "few"], 2, "eroica: demo: invalid value for '--ranks'"),
     (["detect", "--set", "detect.window"], 2, "section.key=value"),
     (["detect", "--set", "nope.window=3"], 2, "no section"),
     (["detect", "--set", "detect.nope=3"], 2, "detect.nope"),
@@ -91,6 +98,7 @@ CASES: list[tuple[list[str], int, str]] = [
     (["record", "--job", "j", "--out", "x", "--follow", "--until-verdict"], 2, "one of"),
     (["record", "--job", "j", "--out", "x", "--bootstrap", NOBODY], 4, "nothing listens"),
     (["topology", "--framework", "megatron", "--world", "10", "--tp", "3"], 2, "cannot be divided"),
+    (["topology", "--framework", "ddp", "--world", "8", "--ranks-per-host", "0"], 2, "--ranks-per-host"),
     (["topology", "--framework", "foo", "--world", "8"], 2, "or custom"),
     (["topology", "--framework", "ddp", "--world", "8", "--dp", "8"], 2, "none but the world size"),
     (["doctor", "--bootstrap", NOBODY], 4, "nothing listens"),
@@ -107,6 +115,8 @@ def test_one_sentence_and_the_exit_code(
     shown = capsys.readouterr()
     assert says in shown.err + shown.out
     assert "Traceback" not in shown.err + shown.out
+    said = [line for line in shown.err.splitlines() if line.startswith("eroica: ")]
+    assert len(said) <= 1 and not shown.err.startswith("Usage"), "one line, and what was being done before"
     assert list(tmp_path.iterdir()) == []
 
 

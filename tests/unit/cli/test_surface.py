@@ -31,7 +31,7 @@ SURFACE: dict[str, list[str]] = {
     "summarize": ["FILE", "--rank", "--json"],
     "diagnose": ["SOURCE", "--rank", "--rank-from", "--topology", "--job", "--json", "--fail-on-finding"],
     "simulate": ["SCENARIO", "--seed", "--out", "--list", "--json"],
-    "tune": ["RECORDINGS", "--labels", "--out", "--points", "--folds", "--seed", "--max-false", "--json"],
+    "tune": ["RECORDINGS", "--labels", "--out", "--points", "--folds", "--seed", "--max-false", "--range", "--json"],
     "topology": [
         "--framework",
         "--world",

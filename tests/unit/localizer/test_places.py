@@ -102,3 +102,12 @@ def test_between_two_hosts_their_counters_tell_a_bad_link_from_the_fabric(
 ) -> None:
     (found,) = judged(SHARDS_OF_TWO_HOSTS, f"{{fault: {fault}, dose: 1.3, at: {{hosts: 0-1}}}}", seed).findings
     assert (found.cls, found.hosts, found.links) == (cls, ["node-0", "node-1"], links)
+
+
+def test_a_slow_link_that_no_past_and_no_counter_calls_bad_is_no_more_than_a_note() -> None:
+    job = "job: {world: 12, framework: megatron, sizes: {tp: 1, pp: 6}, micro_batches: 8, sharding: 1, buckets: 4}"
+    rest = "cluster: {gpus_per_host: 4, nic_gbytes: 50}\nprofile: {steps: 4, sampling: true}\nnoise: noisy"
+    chunks, _ = simulated(f"seed: 1045\n{job}\n{rest}\nhistory: {{before: 20, after: 0}}\n")
+    frame = build_frame(chunks)
+    found = judge_eroica(frame, LocalizeSettings()).findings
+    assert all(f.cls == "link" and f.confidence < LocalizeSettings().accuse_confidence for f in found)

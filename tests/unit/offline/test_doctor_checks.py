@@ -76,7 +76,7 @@ def test_where_figures_of_hardware_come_from(tmp_path: Path) -> None:
     (tmp_path / "class/net/ens1/device").mkdir(parents=True)
     (tmp_path / "class/net/ens1/speed").write_text("100000\n")
     (tmp_path / "class/net/ens1/operstate").write_text("up\n")
-    assert network_figures(tmp_path) == Check("network figures", "ok", "of 1 device")
+    assert network_figures(tmp_path) == Check("network figures", "ok", "read for 1 device")
     missing = gpu_figures("http://127.0.0.1:1/metrics")
     assert (missing.level, "cannot be read" in missing.found) == ("bad", True)
     here = gpu_figures("")

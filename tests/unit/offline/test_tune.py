@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from eroica.cli.main import main
 from eroica.offline.labels import read_label
 from eroica.offline.score import Score
-from eroica.offline.tune_search import Tried, choose, folds, front, latin_hypercube, outcome
+from eroica.offline.tune_search import CONFIDENCES, Tried, choose, folds, front, outcome, search
+from eroica.offline.tune_space import RANGES, Range, Space, latin_hypercube, space_of
 from eroica.schemas.errors import InvalidInput, UsageError
 from eroica.schemas.settings import LocalizeSettings, load_settings
 
@@ -59,6 +61,82 @@ def test_folds_never_split_a_job() -> None:
 def test_a_latin_hypercube_has_one_point_a_slice() -> None:
     unit = latin_hypercube(np.random.default_rng(3), 8, 3)
     assert [sorted((column * 8).astype(int)) for column in unit.T] == [list(range(8))] * 3
+
+
+@pytest.mark.parametrize("bounds", [Range(2.5, 6.0), Range(0.01, 0.08), Range(0.0, 1.0), Range(3.0, 3.0)])
+def test_a_range_maps_to_the_unit_and_back(bounds: Range) -> None:
+    for unit in (0.0, 0.25, 0.5, 1.0):
+        value = bounds.value(unit)
+        assert bounds.low <= value <= bounds.high
+        assert bounds.low == bounds.high or bounds.unit(value) == pytest.approx(unit, abs=2e-3)
+    assert bounds.unit(bounds.low - 1) == 0.0
+    assert Range(0.01, 0.09).value(0.5) == 0.03, "several times apart: equal steps are equal ratios"
+
+
+@pytest.mark.parametrize("rules", RANGES)
+def test_every_default_lies_inside_and_every_end_is_allowed(rules: Any) -> None:
+    settings = LocalizeSettings(rules=rules)
+    for name, bounds in space_of(settings).ranges.items():
+        assert bounds.low <= getattr(settings, name) <= bounds.high
+        assert LocalizeSettings(**{name: bounds.low}) != LocalizeSettings(**{name: bounds.high})
+
+
+def searched(points: int, seed: int = 1, space: Space | None = None) -> tuple[list[Tried], list[str], int]:
+    """A search in which only outlier_z decides: the culprit is found below 4.25, and somebody is accused falsely below 3."""
+    calls = []
+
+    def judge(at: LocalizeSettings, confidences: Any) -> list[list[Score]]:
+        calls.append(at)
+        return [[FOUND if at.outlier_z < 4.25 else MISSED, FALSE if at.outlier_z < 3 else QUIET] for _ in confidences]
+
+    settings = LocalizeSettings(outlier_z=6.0)
+    found = search(settings, space or space_of(settings), judge, points, seed)
+    return found.tried, found.idle, len(calls)
+
+
+@pytest.mark.parametrize("points", [1, 2, 7, 14, 15, 30, 60])
+def test_the_budget_holds_and_no_point_is_judged_twice(points: int) -> None:
+    tried, _, calls = searched(points)
+    assert calls == points
+    assert len({tuple(one.point.items()) for one in tried}) == len(tried) == points * len(CONFIDENCES)
+    assert all(2.5 <= one.point["outlier_z"] <= 6 and 0.01 <= one.point["min_effect"] <= 0.08 for one in tried)
+
+
+def test_what_decides_nothing_is_left_alone_and_the_rest_is_found() -> None:
+    tried, idle, _ = searched(30)
+    assert idle == ["min_effect", "mad_floor_ratio"]
+    moved = [one.point for one in tried if one.point["min_effect"] != 0.03]
+    assert len(moved) == 2 * len(CONFIDENCES), "both ends of its range"
+    [best, *_] = front(tried)
+    assert best.outcome().recall == 1 and best.outcome().false == 0
+
+
+def test_a_seed_gives_its_search_again() -> None:
+    assert [one.point for one in searched(30, 3)[0]] == [one.point for one in searched(30, 3)[0]]
+    assert [one.point for one in searched(30, 3)[0]] != [one.point for one in searched(30, 4)[0]]
+
+
+def test_a_search_ends_where_there_is_nothing_left_to_try() -> None:
+    tried, _, calls = searched(50, space=Space({"outlier_z": Range(5.0, 5.0)}))
+    assert calls == 2
+    assert {one.point["outlier_z"] for one in tried} == {5.0, 6.0}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("outlier=3:5", "did you mean outlier_z?"),
+        ("guide_z=3:5", "thresholds of the rules eroica: outlier_z"),
+        ("outlier_z=5:3", "above the upper one"),
+        ("outlier_z=a:b", "no bounds"),
+        ("outlier_z=-1:3", "no bounds"),
+        ("outlier_z=", "no bounds"),
+    ],
+)
+def test_a_range_that_cannot_be_is_refused(asked: str, says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)) as caught:
+        space_of(LocalizeSettings(), [asked])
+    assert caught.value.where == f"--range {asked}"
 
 
 @pytest.mark.parametrize(
@@ -121,6 +199,15 @@ def test_a_tiny_matrix_is_tuned(matrix: Path, tmp_path: Path, monkeypatch: pytes
     assert load_settings().localize == LocalizeSettings(**chosen)
 
 
+@pytest.mark.parametrize(("rules", "name"), [("paper", "mad_factor"), ("guide", "guide_z")])
+def test_other_rules_have_thresholds_of_their_own(matrix: Path, tmp_path: Path, rules: str, name: str, capsys: Any) -> None:
+    words = ["tune", str(matrix), "--points", "4", "--folds", "2", "--set", f"localize.rules={rules}"]
+    assert main([*words, "--out", str(tmp_path), "--range", f"{name}=3:4"]) == 0
+    written = (tmp_path / "settings.toml").read_text()
+    assert f'rules = "{rules}"' in written and f"{name} = " in written
+    assert f"{name} 3 to 4" in (tmp_path / "report.md").read_text()
+
+
 def test_a_wrong_label_shows_as_false_accusation(matrix: Path, tmp_path: Path, capsys: Any) -> None:
     labels = tmp_path / "labels.yaml"
     labels.write_text(f"{matrix}/slow-8: {{class: worker, ranks: 5, job: other}}\n")
@@ -139,7 +226,7 @@ def test_a_wrong_label_shows_as_false_accusation(matrix: Path, tmp_path: Path, c
         ("[1, 2", ["--json"], 3, "neither YAML nor JSON"),
         ("elsewhere: healthy", ["--json"], 2, "labelled, but not given: elsewhere"),
         ("{}", [], 2, "the report needs a folder"),
-        ("{}", ["--json", "--set", "localize.rules=paper"], 2, "for the rules 'eroica' only"),
+        ("{}", ["--json", "--range", "guide_z=2:3"], 2, "no threshold that is searched"),
         ("{}", ["--json", "missing-folder"], 2, "there is no such folder"),
     ],
 )
