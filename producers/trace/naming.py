@@ -61,12 +61,15 @@ _OPS = {
 _KERNEL = re.compile(r"^(?:void )?(?:nccl|rccl)(?:Dev)?Kernel_?(?:Generic|([A-Z][A-Za-z]+?))?(?:_|\b)", re.ASCII)
 _NO_LETTER = re.compile(r"[^a-z]")
 _SYMMETRIC = re.compile(r"^ncclSym[A-Za-z]*Kernel_([A-Z][A-Za-z]+)")
+_PLAIN = re.compile(r"^(hcom|hccl|oneccl)[_:]+([A-Za-z]+)")
+"""Names that say it plainly: ``hcom_allReduce__503_0_1``, ``hccl_alltoall``."""
 _ANNOTATION = re.compile(r"^(nccl|rccl|gloo|mpi|ucc|xccl|hccl|oneccl):([A-Za-z0-9_]+)")
 _ENQUEUE = re.compile(r"^(?:c10d|_c10d_functional|c10d_functional)::([A-Za-z0-9_]+)")
 _DEEP_EP = re.compile(r"deep_ep::(?:\w+::)*(?:\w*?)(dispatch|combine|notify|barrier)")
 _NVSHMEM_OP = re.compile(r"barrier|alltoall|broadcast|reducescatter|reduce|fcollect|put|get")
 _OTHER_LIBRARIES = (
-    "cross_device_reduce", "two_shot_all_reduce", "one_shot_all_reduce", "multimem_all_reduce", "oneccl_", "hccl", "msccl",
+    "cross_device_reduce", "two_shot_all_reduce", "one_shot_all_reduce", "multimem_all_reduce",
+    "oneccl_", "hccl", "hcom_", "msccl",
 )  # fmt: skip
 """In lower case; what holds one of these is communication."""
 
@@ -96,7 +99,11 @@ def kernel_collective(name: str) -> CollectiveName | None:
         found = _NVSHMEM_OP.search(lower)
         return CollectiveName(canonical_op(found.group()) if found else "", "nvshmem")
     other = next((word for word in _OTHER_LIBRARIES if word in lower), None)
-    return CollectiveName("all_reduce" if "reduce" in other else "", "custom") if other else None
+    if other is None:
+        return None
+    if (told := _PLAIN.match(name)) is not None and (plain := _OPS.get(told.group(2).lower())) is not None:
+        return CollectiveName(plain, told.group(1))
+    return CollectiveName("all_reduce" if "reduce" in other else "", "custom")
 
 
 @lru_cache(maxsize=65_536)
@@ -111,6 +118,11 @@ def is_enqueue(name: str) -> bool:
     return _ENQUEUE.match(name) is not None or name == "record_param_comms"
 
 
+_LOOP = re.compile(
+    r"^(?:(?:train(?:ing)?[ _])?(?:global[ _])?(?:step|iter(?:ation)?)[ _#:=-]*(\d{1,12})"
+    r"|train(?:ing)?[ _](?:step|iter(?:ation)?)|execute_(?:\d+_)?(?:context|new)_.*)$",
+    re.IGNORECASE | re.ASCII,
+)
 _STEP = re.compile(r"^ProfilerStep(?:#|\*)\s*(\d+)")
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-fA-F]+")
 _BUILD = re.compile(r"pybind11_builtins\.pybind11_detail_function_record_\w+")
@@ -123,6 +135,14 @@ def step_number(name: str) -> int:
     return int(match.group(1)) if match and len(match.group(1)) <= 15 else -1
 
 
+def loop_step(name: str) -> int | None:
+    """What a program calls a step itself: N of ``step_5``, ``iteration 5``, ``train_step 5``; -1 of one without a number
+    (``train_step``; vLLM's ``execute_context_0(0)_generation_8(8)``); None for any other name.
+    """
+    match = _LOOP.match(name)
+    return None if match is None else int(match.group(1) or -1)
+
+
 @lru_cache(maxsize=65_536)
 def stable_name(name: str) -> str:
     """A name without what differs from rank to rank or step to step: addresses, step numbers; bounded in length.
@@ -131,6 +151,8 @@ def stable_name(name: str) -> str:
     """
     if step_number(name) >= 0:
         return "ProfilerStep"
+    if name[-1:].isdigit() and loop_step(name) is not None:
+        return name.rstrip("0123456789").rstrip(" _#:=-")
     # Looking for a word is cheaper than a pattern, and most names hold none.
     if " at 0x" in name:
         name = _ADDRESS.sub("", name)

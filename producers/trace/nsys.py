@@ -17,7 +17,7 @@ from typing import Any
 from eroica.producers.trace.collectives import BYTES
 from eroica.producers.trace.columns import ColumnBuilder, Trace
 from eroica.producers.trace.events import NO_ARGS, Args, Event
-from eroica.producers.trace.naming import kernel_collective
+from eroica.producers.trace.naming import kernel_collective, loop_step
 from eroica.producers.trace.nsys_busy import BusyThreads
 from eroica.producers.trace.nsys_db import NsysDatabase
 from eroica.producers.trace.nsys_hardware import read_hardware
@@ -50,7 +50,6 @@ COPY_KINDS = {
 _SOUND = "typeof(start) = 'integer' AND typeof(\"end\") = 'integer'"
 _VERSIONED = re.compile(r"(?:_ptsz|_ptds)?_v\d+(?:_ptsz|_ptds)?$")
 _EMITTED = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
-_STEP = re.compile(r"^(?:train(?:ing)?[ _])?(?:global[ _])?(?:step|iter(?:ation)?)[ _#:=-]*(\d{1,12})$", re.IGNORECASE)
 
 
 def read_nsys(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[tuple[NsysReport, NsysWorker, Trace]]:
@@ -257,9 +256,8 @@ class _Reader:
 @lru_cache(maxsize=65_536)
 def _range(name: str) -> tuple[str, str, bool]:
     """Category and name of an NVTX range, and whether it is NCCL's own."""
-    step = _STEP.match(name)
-    if step is not None:
-        return "user_annotation", f"ProfilerStep#{int(step.group(1))}", False
+    if (step := loop_step(name)) is not None and step >= 0:
+        return "user_annotation", f"ProfilerStep#{step}", False
     return "user_annotation", name, is_nccl_call(name)
 
 

@@ -18,7 +18,7 @@ from eroica.producers.trace.steps import Steps, with_window
 
 __all__ = ["TRUST", "Pulse", "borrowed_steps", "pulse_of"]
 
-TRUST = ("profiler_step", "loader", "optimizer", "collectives", "none")
+TRUST = ("profiler_step", "annotation", "loader", "optimizer", "collectives", "none")
 """Sources of steps, best first. Steps that the device marks are no times of the host: they neither lend nor borrow."""
 MAX_KEPT = 2_048
 """Collectives of a trace that are kept, from its end."""

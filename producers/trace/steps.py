@@ -1,4 +1,4 @@
-"""The steps of a trace: by ProfilerStep, else by optimizer or loader annotations, else by the rhythm of collectives, else one."""
+"""The steps of a trace: by ProfilerStep, else by annotations of program, loader or optimizer, else by rhythm, else one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from eroica.producers.trace.columns import (
     Ints,
     Trace,
 )
-from eroica.producers.trace.naming import step_number
+from eroica.producers.trace.naming import loop_step, step_number
 from eroica.producers.trace.rhythm import find_rhythm
+
+MIN_ANNOTATED = 2
+"""Annotations that must look like steps to count as such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Steps:
     end_us: Floats
     window: tuple[float, float]
     source: str
-    """``profiler_step``, ``gpu_profiler_step``, ``loader``, ``optimizer``, ``collectives``, ``none``, or ``others``: theirs."""
+    """``profiler_step``, ``gpu_profiler_step``, ``annotation``, ``loader``, ``optimizer``, ``collectives``, ``none``, or
+    ``others``: theirs."""
 
     def of(self, t: Floats) -> Ints:
         """Index of the step that contains each time, -1 before the first; after the last one's end still the last."""
@@ -53,6 +57,8 @@ def find_steps(trace: Trace) -> Steps:
         found = _profiler_steps(trace, trace.rows(*categories))
         if found is not None:
             return with_window(trace, *found, source=source)
+    if (found := _annotated_steps(trace)) is not None:
+        return with_window(trace, *found, source="annotation")
     for source, prefix, bound in (("loader", "enumerate(DataLoader)", "start"), ("optimizer", "Optimizer.step#", "end")):
         times = _annotated(trace, prefix, bound)
         if times.size >= 2:
@@ -79,6 +85,22 @@ def _profiler_steps(trace: Trace, rows: Ints) -> tuple[Ints, Floats, Floats] | N
     start = trace.ts_us[rows[first]]
     end = np.minimum(trace.end_us[rows[first]], np.concatenate((start[1:], [np.inf])))
     return numbers[first], start, end
+
+
+def _annotated_steps(trace: Trace) -> tuple[Ints, Floats, Floats] | None:
+    """Steps that the program names itself (``step_5``): each begins with its annotation and lasts until the next, the last as
+    long as its own. Their numbers must rise by one and none may lie in another; names without numbers count from 0.
+    """
+    rows = trace.rows(ANNOTATION)
+    rows = rows[trace.named(rows, lambda n: loop_step(n) is not None) & (trace.dur_us[rows] > 0)]
+    told = np.array([loop_step(trace.names[n]) for n in trace.name[rows].tolist()], np.int64)
+    for mine, number in ((rows[told >= 0], told[told >= 0]), (rows[told < 0], np.arange(np.count_nonzero(told < 0)))):
+        if mine.size < MIN_ANNOTATED or not (np.diff(number) == 1).all():
+            continue
+        start, end = trace.ts_us[mine], trace.end_us[mine]
+        if (start[1:] >= end[:-1]).all():
+            return number, start, np.append(start[1:], end[-1])
+    return None
 
 
 def _annotated(trace: Trace, prefix: str, bound: str) -> Floats:

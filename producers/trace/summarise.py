@@ -27,6 +27,7 @@ from eroica.schemas.summaries import Identity, Metric, StepRecord, Summary
 
 STEP_NOTES = {
     "gpu_profiler_step": "steps by the device's ProfilerStep annotations",
+    "annotation": "no ProfilerStep in the trace: steps by the program's own annotations",
     "loader": "no ProfilerStep in the trace: steps by the data loader's annotations",
     "optimizer": "no ProfilerStep in the trace: steps by the optimizer's annotations",
     "collectives": "no ProfilerStep in the trace: steps by the rhythm of collectives",
