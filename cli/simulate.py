@@ -43,6 +43,7 @@ def simulate(
     """See ``HELP``."""
     from eroica.schemas.settings import EroicaSettings
     from eroica.simulator.messages import Emission
+    from eroica.simulator.scenario import Scenario
     from eroica.simulator.simulation import Simulation
     from eroica.simulator.source import Source
     from eroica.simulator.truth import labels
@@ -54,6 +55,8 @@ def simulate(
     if (directory is None) == (common.bootstrap is None):
         raise UsageError("the messages go to a folder or to a broker", do="give one of --out and --bootstrap")
     mine = [a for a in common.assignments if a.partition(".")[0].strip() not in EroicaSettings.model_fields]
+    for assignment in mine:
+        _check_root(assignment, Scenario.__struct_fields__, tuple(EroicaSettings.model_fields))
     settings = Common(
         common.bootstrap, common.prefix, common.config, tuple(a for a in common.assignments if a not in mine)
     ).settings()
@@ -96,6 +99,17 @@ def simulate(
     for cause in truth["causes"] or [{"fault": "nothing", "suspects": {}}]:
         out().print(f"  broken: {say_cause(cause)}")
     return 0
+
+
+def _check_root(assignment: str, fields: tuple[str, ...], sections: tuple[str, ...]) -> None:
+    """Refuse a ``--set`` that is about neither the scenario nor the settings, which are given alike."""
+    root = assignment.partition("=")[0].partition(".")[0].strip()
+    if root and root not in fields:
+        raise UsageError(
+            f"there is no {root[:60]!r}, neither in a scenario nor among the settings",
+            where=f"--set {assignment[:100]}",
+            do=f"{did_you_mean(root, (*fields, *sections))}a scenario has {', '.join(fields)}; settings {', '.join(sections)}",
+        )
 
 
 def _path(scenario: str) -> Path:

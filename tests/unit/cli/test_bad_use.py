@@ -72,6 +72,8 @@ CASES: list[tuple[list[str], int, str]] = [
         "--set job.model=2: this has to be a table of fields, and is a whole number",
     ),
     (["simulate", "slow-gpu", "--out", "x", "--set", "nois=quiet"], 2, "did you mean noise?"),
+    (["simulate", "slow-gpu", "--out", "x", "--set", "localise.rules=paper"], 2, "did you mean localize?"),
+    (["simulate", "slow-gup", "--out", "x"], 2, "did you mean slow-gpu?"),
     (["detect", "--set", "detect.window=three"], 2, "detect.window"),
     (["detect", "--config", "/nowhere/at/all.toml"], 2, "not there"),
     (["--config", "/nowhere/at/all.toml", "detect"], 2, "not there"),
