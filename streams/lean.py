@@ -7,12 +7,17 @@ taken. They hold on to inner names of Faust, whose version is pinned.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
+from math import inf
+from time import monotonic
 from types import CoroutineType
 from typing import Any
 
 import faust
 from faust.transport.drivers import aiokafka
+
+_log = logging.getLogger(__name__)
 
 MAX_BURST = 100
 """Events taken between two turns of the event loop: milliseconds in which nothing else runs. Faust's fetcher turns as often."""
@@ -34,6 +39,9 @@ class RawSchema(faust.Schema):  # type: ignore[misc]  # faust has no types here
 class LeanConsumer(aiokafka.Consumer):  # type: ignore[misc]
     """Hands a message over at once while there is room for it, in place of racing the handover against three events."""
 
+    _said_at = -inf
+    """When it was last said that messages wait."""
+
     async def wait_first(self, *coros: Any, timeout: Any = None) -> Any:
         """Faust's race; a handover (a coroutine) against the end of the flow is no race where it need not wait."""
         if len(coros) == 2 and timeout is None and self._has_room():
@@ -43,6 +51,22 @@ class LeanConsumer(aiokafka.Consumer):  # type: ignore[misc]
                 await handover
                 return None
         return await super().wait_first(*coros, timeout=timeout)
+
+    async def verify_all_partitions_active(self) -> None:
+        """Every few seconds: say so if a message has waited too long for what is made of it.
+
+        Faust asks when a partition's last message came, so that after a quiet hour the next one is an error: "Stream stopped
+        processing, or is slow".
+        """
+        waiting = [message for message in self.unacked if not message.acked and message.time_in is not None]
+        oldest = min(waiting, key=lambda message: message.time_in, default=None)
+        if oldest is None:
+            return
+        now, limit_s = monotonic(), self.app.conf.stream_processing_timeout
+        if now - oldest.time_in >= limit_s and now - self._said_at >= limit_s:
+            self._said_at = now
+            where = f"{oldest.topic}, partition {oldest.partition}, offset {oldest.offset}"
+            _log.error("%d messages wait, the oldest (%s) for %.0f s", len(waiting), where, now - oldest.time_in)
 
     def _has_room(self) -> bool:
         """Whether every queue takes another event without waiting."""

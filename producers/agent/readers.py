@@ -21,8 +21,8 @@ LOOK_BACK_MS = 600_000
 RETRY_S = 2.0
 MAX_ROWS = 100_000
 CLOSE_S = 3.0
-LOOK_S = 4.0
-"""A look at ``jobs`` takes at most this long: in a large installation the topic is never quiet, so its end is never met."""
+LOOK_S = 60.0
+"""A look at ``jobs`` that takes longer is given up: enough for a large installation's topic. Nothing waits for it so long."""
 
 
 class ControlReader:
@@ -94,20 +94,24 @@ class JobsLookup:
 
     def _run(self, names: frozenset[str]) -> None:
         rows: dict[bytes, Row] = {}
+        whole = threading.Event()
         deadline = time.monotonic() + LOOK_S
 
         def stop() -> bool:
             return self._stop.is_set() or time.monotonic() > deadline
 
         try:
-            for batch in read_partitions(self._settings, "jobs", to_end=True, stop=stop, client_id=self._client_id, poll_s=0.05):
+            for batch in read_partitions(
+                self._settings, "jobs", to_end=True, on_caught_up=whole.set, stop=stop, client_id=self._client_id, poll_s=0.05
+            ):
                 for record in batch:
                     self._take(record, names, rows)
         except EroicaError as error:
             _log.debug("jobs cannot be read: %s", error)
             self._report(names, None)
             return
-        self._report(names, list(rows.values()))
+        # What a slow broker did not tell in time is no absence of rivals.
+        self._report(names, list(rows.values()) if whole.is_set() else None)
 
     def _take(self, record: Incoming, names: frozenset[str], rows: dict[bytes, Row]) -> None:
         key = record.key or b""

@@ -98,8 +98,8 @@ def test_whatever_ends_it_nothing_stays(tmp_path: Path, number: signal.Signals, 
         below = psutil.Process(demo.pid).children(recursive=True)
         assert len(below) > 6
         demo.send_signal(number)
-        assert demo.wait(30) == code
-        _, alive = psutil.wait_procs(below, timeout=20)
+        assert demo.wait(100) == code
+        _, alive = psutil.wait_procs(below, timeout=100)
         assert alive == []
         if number == signal.SIGKILL:
             assert len(left_behind(tmp_path, demo.pid)) == 3, "its folder, that in memory, and the broker's"

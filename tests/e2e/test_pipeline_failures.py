@@ -105,7 +105,7 @@ class Services:
         for process, _ in self._running:
             if process.poll() is None:
                 process.kill()
-            process.wait(20)
+            process.wait(100)
 
 
 def until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
@@ -150,7 +150,7 @@ def test_deaths_duplicates_and_disorder_change_nothing(
         def send(part: list[Output]) -> None:
             for output in part:
                 assert producer.send(output.topic, key=output.key, value=encode(output.message))
-            wait_delivered(producer, 60)
+            wait_delivered(producer, 100)
 
         send(mixed[: len(mixed) // 3])
         group.kill()

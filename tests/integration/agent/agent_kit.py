@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from eroica.bus import BusProducer, Incoming, read_partitions
 from eroica.bus.local.children import LOOPBACK, free_port
@@ -27,6 +27,8 @@ from eroica.schemas.topics import message_key
 
 JOB_SCRIPT = Path(__file__).with_name("gloo_job.py")
 T = TypeVar("T")
+STOP_S = 100
+"""Twice five seconds by its own rules, on a quiet machine."""
 IMPORT_S = 300
 """Importing torch takes 3 s on a quiet machine; a busy one of two cores has taken 100."""
 
@@ -73,7 +75,7 @@ class RunningAgent:
             self.process = subprocess.Popen([sys.executable, "-c", _AGENT, host, str(directory), *words], stdout=log, stderr=log)
 
     def wait_listening(self) -> RunningAgent:
-        until(lambda: "listens in" in self.text(), 40, "the agent listens", self)
+        until(lambda: "listens in" in self.text(), 100, "the agent listens", self)
         return self
 
     def text(self) -> str:
@@ -83,11 +85,12 @@ class RunningAgent:
         os.kill(self.process.pid, number)
 
     def stop(self) -> int:
+        """Its exit code; it ends in bounded time whatever is left to do."""
         if self.process.poll() is None:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
         try:
-            return self.process.wait(25)
+            return self.process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -131,7 +134,7 @@ class JobServer:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(100)
 
 
 class RunningJob:
@@ -180,7 +183,7 @@ class RunningJob:
         for pid in self.pids:
             if self._server.ended(pid) is None:
                 os.kill(pid, signal.SIGKILL)
-                until(lambda pid=pid: self._server.ended(pid) is not None, 20, "a killed rank ends")  # type: ignore[misc]
+                until(lambda pid=pid: self._server.ended(pid) is not None, 60, "a killed rank ends")  # type: ignore[misc]
 
 
 class Topics:
@@ -205,7 +208,7 @@ class Topics:
         """Stop following; more than once does no harm."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(100)
 
     def records(self, topic: str) -> list[Incoming]:
         return list(self._records[topic])
@@ -239,6 +242,18 @@ class Topics:
         return min(max(steps, default=-1) for steps in self.steps_of(job).values())
 
 
+def begin(
+    settings: KafkaSettings, topics: Topics, jobs: JobServer, folder: Path, running: list[Any], name: str, **job: Any
+) -> tuple[RunningAgent, RunningJob, JobAnnouncement]:
+    """An agent in ``folder/run`` that listens, a job beside it, and its whole announcement; both are ended with *running*."""
+    agent = RunningAgent(folder / "run", settings)
+    running.append(agent)
+    agent.wait_listening()
+    started = RunningJob(jobs, folder / "run", name, **job)
+    running.append(started)
+    return agent, started, topics.whole(name, agent)
+
+
 def ask(settings: KafkaSettings, announced: JobAnnouncement, **fields: object) -> ProfileRequest:
     """Put a request for all ranks of *announced* on ``control``."""
     values: dict[str, object] = {
@@ -249,5 +264,5 @@ def ask(settings: KafkaSettings, announced: JobAnnouncement, **fields: object) -
     request = ProfileRequest(**values)  # type: ignore[arg-type]
     with BusProducer(settings, "test") as producer:
         producer.send("control", key=message_key(request.job), value=encode(request))
-        wait_delivered(producer, 20)
+        wait_delivered(producer, 100)
     return request

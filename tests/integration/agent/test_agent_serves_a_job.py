@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from agent_kit import JobServer, RunningAgent, RunningJob, Topics, ask, until
+from agent_kit import JobServer, RunningAgent, RunningJob, Topics, ask, begin, until
 
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.summaries import StackEvidence, Summary
@@ -18,16 +18,11 @@ Running = list[RunningAgent | RunningJob | Topics]
 def test_a_job_is_announced_reported_profiled_and_said_goodbye_to(
     settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running
 ) -> None:
-    agent = RunningAgent(tmp_path / "run", settings)
-    running.append(agent)
-    agent.wait_listening()
-    job = RunningJob(jobs, tmp_path / "run", "job-a", steps=400, step_s=0.02)
-    running.append(job)
-
-    announced = topics.whole("job-a", agent)
+    enough = tmp_path / "enough"
+    agent, job, announced = begin(settings, topics, jobs, tmp_path, running, "job-a", steps=3_000, step_s=0.02, hurry=enough)
     assert (announced.host, announced.world_size, announced.launcher) == ("host-a", 2, "env")
     request = ask(settings, announced)
-    until(lambda: len(topics.messages("summaries")) == 2, 60, "both summaries", agent)
+    until(lambda: len(topics.messages("summaries")) == 2, 100, "both summaries", agent)
     summaries = [m for m in topics.messages("summaries") if isinstance(m, Summary)]
     assert len(summaries) == 2, topics.messages("summaries")
     assert {m.who.rank for m in summaries} == {0, 1}
@@ -36,29 +31,25 @@ def test_a_job_is_announced_reported_profiled_and_said_goodbye_to(
     assert all({"cpu_busy", "load1"} <= {metric.name for metric in m.metrics} for m in summaries)
     assert {r.key for r in topics.records("summaries")} == {f"job-a/{request.request}/all".encode()}
 
+    enough.touch()
     job.finish()
-    until(lambda: topics.announcements("job-a")[-1].ended, 20, "the end is announced", agent)
+    until(lambda: topics.announcements("job-a")[-1].ended, 100, "the end is announced", agent)
     assert agent.stop() == 0, agent.text()
     steps = topics.steps_of("job-a")
     for rank in (0, 1):
         assert steps[rank] == sorted(set(steps[rank]))
-        assert len(steps[rank]) >= 380, "iterations are missing"
+        assert len(steps[rank]) >= 2_980, "iterations are missing"
     assert not list(tmp_path.glob("*eroica-traces-*")), "traces were left behind"
 
 
 def test_a_stuck_job_gives_its_stacks(
     settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running
 ) -> None:
-    agent = RunningAgent(tmp_path / "run", settings)
-    running.append(agent)
-    agent.wait_listening()
     go_on = tmp_path / "go-on"
-    job = RunningJob(jobs, tmp_path / "run", "job-s", steps=100, step_s=0.01, barrier=go_on)
-    running.append(job)
-    announced = topics.whole("job-s", agent)
-    until(lambda: topics.last_step("job-s") >= 48, 20, "the job stands still", agent)
+    agent, job, announced = begin(settings, topics, jobs, tmp_path, running, "job-s", steps=100, step_s=0.01, barrier=go_on)
+    until(lambda: topics.last_step("job-s") >= 48, 100, "the job stands still", agent)
     ask(settings, announced, mode="stacks", steps=0, reason="blocked")
-    until(lambda: len(topics.messages("summaries")) == 2, 60, "stacks", agent)
+    until(lambda: len(topics.messages("summaries")) == 2, 100, "stacks", agent)
     for evidence in topics.messages("summaries"):
         assert isinstance(evidence, StackEvidence)
         if "no permission" in evidence.error:
@@ -70,4 +61,4 @@ def test_a_stuck_job_gives_its_stacks(
     go_on.touch()
     job.finish()
     agent.signal(signal.SIGINT)
-    assert agent.process.wait(25) == 0
+    assert agent.process.wait(100) == 0

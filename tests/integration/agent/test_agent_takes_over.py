@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from agent_kit import JobServer, RunningAgent, RunningJob, Topics, ask, until
+from agent_kit import JobServer, RunningAgent, RunningJob, Topics, ask, begin, until
 
 from eroica.schemas.iterations import IterationBatch
 from eroica.schemas.settings import KafkaSettings
@@ -31,16 +31,11 @@ def batches(topics: Topics, job: str) -> list[IterationBatch]:
 def test_a_job_that_hangs_is_known_to_the_next_agent(
     settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running
 ) -> None:
-    agent = RunningAgent(tmp_path / "run", settings)
-    running.append(agent)
-    agent.wait_listening()
     go_on = tmp_path / "go-on"
-    job = RunningJob(jobs, tmp_path / "run", "job-h", steps=200, step_s=0.01, barrier=go_on)
-    running.append(job)
-    announced = topics.whole("job-h", agent)
+    agent, job, announced = begin(settings, topics, jobs, tmp_path, running, "job-h", steps=200, step_s=0.01, barrier=go_on)
     until(lambda: topics.last_step("job-h") >= 98, 100, "the job stands still", agent)
     hangs = until(
-        lambda: [b for b in batches(topics, "job-h") if all(not r.duration_us for r in b.ranks)], 60, "nothing comes", agent
+        lambda: [b for b in batches(topics, "job-h") if all(not r.duration_us for r in b.ranks)], 100, "nothing comes", agent
     )[-1]
 
     agent.kill()
@@ -56,7 +51,7 @@ def test_a_job_that_hangs_is_known_to_the_next_agent(
         assert evidence.error == ""
         assert any("stand_still_until (" in t for t in evidence.threads), evidence.threads
         assert evidence.last_event in ("optimizer_exit", "iteration")
-    last = until(lambda: [b for b in batches(topics, "job-h") if b.sent_at_us > killed_us], 60, "a sign of life", agent)[0]
+    last = until(lambda: [b for b in batches(topics, "job-h") if b.sent_at_us > killed_us], 100, "a sign of life", agent)[0]
     assert {r.rank: r.last_event for r in last.ranks} == {r.rank: r.last_event for r in hangs.ranks}
     before = {r.rank: r.idle_us for r in hangs.ranks}
     passed_us = last.sent_at_us - hangs.sent_at_us
@@ -64,7 +59,7 @@ def test_a_job_that_hangs_is_known_to_the_next_agent(
 
     go_on.touch()
     job.finish()
-    until(lambda: topics.announcements("job-h")[-1].ended, 60, "the end is announced", agent)
+    until(lambda: topics.announcements("job-h")[-1].ended, 100, "the end is announced", agent)
     assert agent.stop() == 0, agent.text()
     for steps in topics.steps_of("job-h").values():
         assert steps == sorted(set(steps)) and len(steps) >= 190, "iterations are missing or repeated"
@@ -74,22 +69,17 @@ def test_a_job_that_hangs_is_known_to_the_next_agent(
 def test_of_two_launches_of_one_name_the_next_agent_refuses_the_same(
     settings: KafkaSettings, topics: Topics, jobs: JobServer, tmp_path: Path, running: Running
 ) -> None:
-    agent = RunningAgent(tmp_path / "run", settings)
-    running.append(agent)
-    agent.wait_listening()
     go_on, enough = tmp_path / "go-on", tmp_path / "enough"
-    first = RunningJob(jobs, tmp_path / "run", "twin", steps=60, step_s=0.01, barrier=go_on)
-    running.append(first)
-    announced = topics.whole("twin", agent)
+    agent, first, announced = begin(settings, topics, jobs, tmp_path, running, "twin", steps=60, step_s=0.01, barrier=go_on)
     until(lambda: topics.last_step("twin") >= 28, 100, "the first launch stands still", agent)
-    second = RunningJob(jobs, tmp_path / "run", "twin", steps=3_000, step_s=0.02, hurry=enough)
+    second = RunningJob(jobs, tmp_path / "run", "twin", steps=6_000, step_s=0.02, hurry=enough)
     running.append(second)
     until(lambda: "two launches are alive under one name" in agent.text(), 100, "the second launch is refused", agent)
 
     agent = replace(agent, settings, running)
     mark = len(topics.records("iterations"))
     until(lambda: "two launches are alive under one name" in agent.text(), 100, "it is refused again", agent)
-    until(lambda: len(topics.records("iterations")) >= mark + 10, 60, "the agent reports", agent)
+    until(lambda: len(topics.records("iterations")) >= mark + 10, 100, "the agent reports", agent)
     # Only the first launch is told of, as before.
     assert {b.run_id for b in batches(topics, "twin")[-8:]} == {announced.run_id}
     assert topics.announcements("twin")[-1].run_id == announced.run_id

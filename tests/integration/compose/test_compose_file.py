@@ -37,7 +37,7 @@ COMPOSE = ROOT / "docker-compose.yml"
 INTERNAL = "kafka:19092"
 OURS = ("topics", "detect", "group", "localizer", "demo")
 LONG_RUNNING = ("detect", "group", "localizer")
-JOIN_TIMEOUT_S = 90.0
+JOIN_TIMEOUT_S = 200.0
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
     for process in started:
         if process.poll() is None:
             process.kill()
-            process.wait(10)
+            process.wait(100)
 
 
 def test_the_command_of_every_service_works_on_apache_kafka(
@@ -204,12 +204,12 @@ def command(service: dict[str, Any], kafka: KafkaCluster) -> list[str]:
 
 
 def groups(admin: AdminClient) -> set[str]:
-    return {group.group_id for group in admin.list_consumer_groups(request_timeout=10).result(10).valid}
+    return {group.group_id for group in admin.list_consumer_groups(request_timeout=60).result(60).valid}
 
 
 def members(admin: AdminClient, names: set[str]) -> int:
-    described = admin.describe_consumer_groups(sorted(names), request_timeout=10) if names else {}
-    return sum(len(future.result(10).members) for future in described.values())
+    described = admin.describe_consumer_groups(sorted(names), request_timeout=60) if names else {}
+    return sum(len(future.result(100).members) for future in described.values())
 
 
 def seconds(text: str) -> int:

@@ -246,7 +246,7 @@ def threaded() -> Result:
                     done.set()
 
     threading.Thread(target=train, daemon=True).start()
-    done.wait(60)
+    done.wait(100)
     return {"losses": job.losses[:60], "weights": 0.0}
 
 

@@ -41,7 +41,7 @@ def put(settings: KafkaSettings, topic: str, *messages: tuple[str, bytes]) -> No
     with BusProducer(settings) as producer:
         for key, value in messages:
             producer.send(topic, key=key, value=value)
-        assert producer.flush(20) == 0
+        assert producer.flush(100) == 0
 
 
 def test_topics_are_made_listed_and_deleted(broker: Any, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def fill(settings: KafkaSettings, job: str, numbers: range) -> None:
             headers = (("ce_type", b"\xff"),)
             producer.send("control", key=job, value=request(job, n), headers=headers, timestamp_ms=1_700_000_000_000 + n)
             producer.send("summaries", key=f"{job}/r{n}/all", value=close(job, n), timestamp_ms=1_700_000_000_000 + n)
-        assert producer.flush(20) == 0
+        assert producer.flush(100) == 0
 
 
 def recorded(directory: Path) -> dict[str, list[Incoming]]:
@@ -105,7 +105,7 @@ def test_a_job_that_nobody_knows_leaves_no_recording_and_says_which_there_are(
     vote = Feedback(job="mine", verdict_id="v", helped=True, fault="worker", event_time_us=1)
     with BusProducer(settings) as producer:  # of no job in particular, and recorded with each
         producer.send("feedback", key="mine", value=encode(vote))
-        assert producer.flush(20) == 0
+        assert producer.flush(100) == 0
     options = ["--bootstrap", tansu.bootstrap, "--prefix", prefix]
     assert main(["record", *options, "--job", "mien", "--out", str(tmp_path / "rec")]) == 2
     told = capsys.readouterr()
@@ -166,7 +166,7 @@ def test_a_recorder_that_follows_ends_in_order_on_sigterm(tansu: Any, prefix: st
         wait_for(lambda: sum(len(records) for records in peek(tmp_path / "rec").values()) == 30)
     finally:
         process.terminate()
-        _, shown = process.communicate(timeout=30)
+        _, shown = process.communicate(timeout=100)
     assert process.returncode == 0
     assert "Traceback" not in shown
     assert len(recorded(tmp_path / "rec")["control"]) == 15
@@ -176,7 +176,7 @@ def peek(directory: Path) -> dict[str, list[Incoming]]:
     return recorded(directory) if (directory / "manifest.json").exists() else {}
 
 
-def wait_for(condition: Any, timeout_s: float = 60.0) -> None:
+def wait_for(condition: Any, timeout_s: float = 100.0) -> None:
     import time
 
     deadline = time.monotonic() + timeout_s

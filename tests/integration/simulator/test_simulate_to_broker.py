@@ -19,7 +19,7 @@ from eroica.schemas.settings import KafkaSettings
 pytestmark = pytest.mark.integration
 
 TEXT = "name: small\njob: {world: 4}\nfaults: [{fault: slow_gpu_clock, dose: 2}]\nhistory: {before: 4, after: 9}\n"
-DEADLINE_S = 30.0
+DEADLINE_S = 100.0
 
 
 def test_the_topics_hold_what_the_recording_holds(

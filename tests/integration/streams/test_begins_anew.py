@@ -96,11 +96,11 @@ def test_a_worker_without_its_broker_begins_anew_until_it_is_there(
         gate.open = True
         until(lambda: "eroica group ready (partitions control: 4, summaries: 16)" in log.read_text(), log)
         process.terminate()
-        assert process.wait(40) == 0, log.read_text()
+        assert process.wait(100) == 0, log.read_text()
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(20)
+        process.wait(100)
 
 
 def until(condition: Callable[[], bool], log: Path) -> None:
