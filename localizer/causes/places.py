@@ -7,11 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from eroica.localizer.frame import Ints
+from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.numbering import stable_order
 
 MAX_SINGLE = 8
 """More single workers are one cause together."""
+SHARED = 0.25
+"""What slows a host slows all of its workers, by this share of what it does to those who stand out: else it is they alone."""
 
 
 class RowsOfHosts(Mapping[str, list[int]]):
@@ -43,21 +45,26 @@ class RowsOfHosts(Mapping[str, list[int]]):
         return [self._names[place] for place in np.unique(self._host_of[rows]).tolist()]
 
 
-def places(rows: Ints, by_host: RowsOfHosts) -> list[tuple[Ints, list[str]]]:
+def places(rows: Ints, by_host: RowsOfHosts, excess_us: Floats) -> list[tuple[Ints, list[str]]]:
     """*rows* (ascending) by host where a host's workers are slow together; else alone, or all together if they are many.
 
     With one host only, or one worker a host, a host cannot be told from its worker.
 
+    :param excess_us: of all workers, shape (n,).
     :returns: pairs of rows and hosts; no hosts for single workers.
     """
     guilty = set(rows.tolist())
-    hosts = sorted(
-        host
-        for host, mine in ((host, by_host[host]) for host in by_host.holding(rows))
-        if len(by_host) > 1 and len(mine) > 1 and sum(row in guilty for row in mine) > len(mine) / 2
-    )
+    hosts = sorted(h for h in by_host.holding(rows) if len(by_host) > 1 and _together(by_host[h], guilty, excess_us))
     on_hosts = np.array(sorted(row for host in hosts for row in by_host[host] if row in guilty), dtype=np.int64)
     alone = np.setdiff1d(rows, on_hosts)
     found: list[tuple[Ints, list[str]]] = [(on_hosts, hosts)] if hosts else []
     parts = [alone] if alone.size > MAX_SINGLE else list(alone[:, None])
     return [*found, *((part, []) for part in parts if part.size)]
+
+
+def _together(mine: list[int], guilty: set[int], excess_us: Floats) -> bool:
+    """Whether most workers of a host are slow, and the others of them somewhat."""
+    slow, rest = ([row for row in mine if (row in guilty) is wanted] for wanted in (True, False))
+    if len(mine) < 2 or len(slow) <= len(rest):
+        return False
+    return not rest or float(np.median(excess_us[rest])) >= SHARED * float(np.median(excess_us[slow]))

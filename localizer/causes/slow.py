@@ -51,7 +51,7 @@ def find_slow(measures: Measures, rows: Ints) -> list[Finding]:
         return []
     own = measures.own
     gain = measures.model.gain_us(own.parts_us, own.mended(rows))
-    where = places(rows, measures.rows_of_hosts)
+    where = places(rows, measures.rows_of_hosts, own.excess_us)
     slowest = [float(own.excess_us[mine].max()) for mine, _ in where]
     return [
         _finding(measures, mine, rows, hosts, gain * excess / sum(slowest))

@@ -7,6 +7,7 @@ import pytest
 from gallery import simulated
 
 from eroica.localizer.build import build_frame
+from eroica.localizer.causes.places import RowsOfHosts, places
 from eroica.localizer.judgement import Judgement
 from eroica.localizer.rules.eroica import judge_eroica
 from eroica.schemas.settings import LocalizeSettings
@@ -19,6 +20,23 @@ ALONE = "history: {before: 0, after: 0}"
 def judged(job: str, fault: str, seed: int) -> Judgement:
     chunks, _ = simulated(f"seed: {seed}\n{job}\nfaults: [{fault}]\n{ALONE}\n")
     return judge_eroica(build_frame(chunks), LocalizeSettings())
+
+
+@pytest.mark.parametrize(
+    ("excess", "guilty", "found"),
+    [
+        ([9, 9, 9, 9, 0, 0, 0, 0], [0, 1, 2, 3], [([0, 1, 2, 3], ["a"])]),
+        ([9, 9, 9, 3, 0, 0, 0, 0], [0, 1, 2], [([0, 1, 2], ["a"])]),
+        ([9, 9, 9, 0, 0, 0, 0, 0], [0, 1, 2], [([0], []), ([1], []), ([2], [])]),
+        ([9, 9, 0, 0, 0, 0, 0, 0], [0, 1], [([0], []), ([1], [])]),
+        ([9, 9, 9, 9, 9, 0, 0, 0], [0, 1, 2, 3, 4], [([0, 1, 2, 3], ["a"]), ([4], [])]),
+    ],
+)
+def test_a_host_is_slow_where_all_of_it_is_somewhat(
+    excess: list[float], guilty: list[int], found: list[tuple[list[int], list[str]]]
+) -> None:
+    by_host = RowsOfHosts(np.repeat([0, 1], 4), ["a", "b"])
+    assert [(rows.tolist(), hosts) for rows, hosts in places(np.array(guilty), by_host, np.array(excess, float))] == found
 
 
 HOSTS_ACROSS_STAGES = """job: {world: 12, framework: megatron, sizes: {tp: 1, pp: 4}, micro_batches: 16}
