@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -20,6 +21,11 @@ from eroica.producers.trace.listing import relative_to
 from eroica.schemas.errors import InvalidInput, UsageError
 from eroica.schemas.wording import say_count
 
+_NUMBER = re.compile(r"([0-9]{1,8})")
+_LOCAL = re.compile(r"(?:local|node|[tpdec]p)[_-]?(?:rank)?[_-]?$", re.IGNORECASE)
+"""Such numbers are no ranks of the job."""
+_NEAR = (slice(-12, None), slice(0, 1))
+"""So much of the text before a number and after it tells which one it is."""
 MAX_NAMED = 5
 """Runs and files that a note names."""
 _BY_PATH: tuple[Callable[[PurePath], str], ...] = (step_of_place, folder_of_place)
@@ -98,12 +104,16 @@ def name_ranks(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
     return named, _shortened(notes)
 
 
-def unknown_rank(found: Found) -> InvalidInput:
-    """That nothing tells whose trace it is, and how to say it."""
+def unknown_rank(found: Found, pattern: str = "") -> InvalidInput:
+    """That nothing tells whose trace it is, and how to say it.
+
+    :param pattern: finds a number in the names that may be the rank.
+    """
     return InvalidInput(
         "neither the trace nor its name tells the rank" + (f" of {found.part}" if found.part else ""),
         where=str(found.path),
-        do="give it: --rank FILE=N, or --rank-from 'REGEX' with the rank as its group"
+        do=f"give it: --rank FILE=N, or --rank-from '{pattern or 'REGEX'}' {'if that number is' if pattern else 'with'} the rank"
+        + ("" if pattern else " as its group")
         + ("; N is the first worker's rank" if found.places > 1 else ""),
     )
 
@@ -121,7 +131,7 @@ def one_run(found: Sequence[Found], root: Path = Path(), job: str = "") -> tuple
     """
     for trace in found:
         if trace.rank < 0:
-            raise unknown_rank(trace)
+            raise unknown_rank(trace, numbered(relative_to(one.path, root).as_posix() for one in found))
     single, notes = _without_copies(found)
     runs = [("", single)]
     for key_of in _BY_PATH:
@@ -146,6 +156,20 @@ def one_run(found: Sequence[Found], root: Path = Path(), job: str = "") -> tuple
             f"{say_count(others, 'trace')} of the others {'was' if others == 1 else 'were'} left out"
         )
     return sorted(chosen, key=lambda t: t.rank), notes
+
+
+def numbered(names: Iterable[str]) -> str:
+    """A pattern for the one number that names, otherwise alike, count from 0; empty if there is no such one."""
+    parts = [_NUMBER.split(name) for name in names]
+    texts = {tuple(part[::2]) for part in parts}
+    if len(parts) < 2 or len(texts) > 1:
+        return ""
+    columns = list(zip(*(part[1::2] for part in parts), strict=True))
+    counting = [i for i, column in enumerate(columns) if sorted(map(int, column)) == list(range(len(parts)))]
+    if len(counting) != 1 or any(len(set(column)) > 1 for i, column in enumerate(columns) if i != counting[0]):
+        return ""
+    before, after = (text[side] for text, side in zip(texts.pop()[counting[0] : counting[0] + 2], _NEAR, strict=True))
+    return "" if _LOCAL.search(before) else f"{re.escape(before)}([0-9]+){re.escape(after)}"
 
 
 def _choose(runs: list[tuple[str, list[Found]]], job: str) -> tuple[str, list[Found]]:

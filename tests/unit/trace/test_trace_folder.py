@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from eroica.producers.trace.folder import Found, one_run
+from eroica.producers.trace.folder import Found, numbered, one_run
 from eroica.producers.trace.listing import list_traces
 from eroica.schemas.errors import InvalidInput
 
@@ -67,3 +68,31 @@ def test_a_folder_without_traces_is_said(tmp_path: Path, make: bool, says: str) 
         (place / "x.pickle").write_text("")
     with pytest.raises(InvalidInput, match=says):
         list_traces(place)
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (["trace_0.json", "trace_2.json", "trace_1.json"], [0, 2, 1]),
+        (["0/trace.json", "1/trace.json"], [0, 1]),
+        (["job7/gpu0.json", "job7/gpu1.json"], [0, 1]),
+        (["trace_00.json", "trace_01.json"], [0, 1]),
+        (["gpu0.1712.json", "gpu1.1713.json"], []),
+        (["trace_1.json", "trace_2.json"], []),
+        (["host_4100.json", "host_4101.json"], []),
+        (["a0.json", "b1.json"], []),
+        (["local_rank_0.json", "local_rank_1.json"], []),
+        (["tp0.json", "tp1.json"], []),
+        (["trace_0.json"], []),
+    ],
+)
+def test_a_number_that_counts_the_files_is_offered_as_the_rank(names: list[str], ranks: list[int]) -> None:
+    pattern = numbered(names)
+    assert bool(pattern) == bool(ranks)
+    assert [int(match.group(1)) for name in names if pattern and (match := re.search(pattern, name))] == ranks
+
+
+def test_the_offer_stands_in_the_question() -> None:
+    traces = [Found(Path(f"trace_{i}.json"), -1, 0, 10) for i in range(3)]
+    with pytest.raises(InvalidInput, match=r"--rank-from 'trace_\(\[0-9\]\+\)"):
+        one_run(traces)
