@@ -5,8 +5,8 @@
 
 Each layout meets every fault at a dose of 5 % and is healthy at every noise, with and without a past: the cases of the accuracy
 bench, with seeds of their own. It prints the front of recall against false accusations and where the defaults stand. They are
-kept as long as no point that accuses as rarely finds over ``--slack`` more, and at least ``--cases`` more of them (a few are
-chance); else it ends with 1.
+kept as long as no point that accuses as rarely finds over ``--slack`` more, and at least ``--cases`` more of them, since a few
+are chance; else it ends with 1.
 """
 
 from __future__ import annotations

@@ -179,6 +179,9 @@ def test_the_successor_of_a_killed_agent_goes_on_with_the_profiles_under_way(
             # It cannot hear what the hooks say, and takes it to the grave.
             agent.signal(signal.SIGSTOP)
             until(lambda: len(traces()) == 2, 100, "the traces are written")
+        else:
+            # Not before the hooks have the command: the successor's would come after the asked-for step.
+            until(lambda: topics.last_step("job-m") > request.start_step, 100, "the profile has begun", agent)  # noqa: B023
         agent.kill()
         agent = RunningAgent(tmp_path / "run", settings)
         running.append(agent)
