@@ -55,7 +55,7 @@ def headline(
     if status == "culprit_found":
         root, others = _together(causes)
         sure = f"({say_share(root.confidence)} sure)"
-        who = f"{_who(root)} in {_frames(root.functions[0])}" if root.functions else _who(root).rstrip(",")
+        who = f"{_who(root, frame)} in {_frames(root.functions[0])}" if root.functions else _who(root, frame).rstrip(",")
         more = f"; {say_count(others, 'more cause')}" if others else ""
         waits = "; the others wait" if judgement.waiters.size else ""
         return _with_advice(f"{job}: {who}{known}{more}{waits} {sure}", root.action.text)
@@ -120,14 +120,16 @@ def _telling(text: str) -> set[str]:
     return {word for word in re.findall(r"[a-z]{4,}", text.lower()) if word not in _SMALL_WORDS}
 
 
-def _who(root: Cause) -> str:
+def _who(root: Cause, frame: Frame) -> str:
     """The suspects, and what is wrong with them: ranks where there are any, else links, else hosts."""
     suspects = root.suspects
     single, several = _CLASS_WORDS.get(root.class_, (f"shows {root.class_}", f"show {root.class_}"))
     hosts = ", ".join(suspects.hosts[:3])[:MAX_NAME]
     if suspects.ranks:
         one = suspects.ranks.isdigit()
-        most = "most of " if root.class_ == "host" and not one else ""
+        most = ""
+        if root.class_ == "host" and not one:
+            most = "all of " if len(parse_ranks(suspects.ranks)) == frame.ranks_on(set(suspects.hosts)).size else "most of "
         on = f" ({most}{hosts})" if hosts and most else f" on {hosts}" if hosts else ""
         return f"{say_ranks(suspects.ranks, MAX_NAME)}{on} {single if one else several}"
     if suspects.links:

@@ -19,6 +19,7 @@ from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.robust import spread_of
 from eroica.localizer.transfers import Bools, Transfers
 from eroica.schemas.verdicts import CauseClass, Evidence
+from eroica.schemas.wording import say_count
 
 RULE = "eroica/transfers"
 TOLD_ERRORS = 0.5
@@ -315,4 +316,4 @@ def communicator_text(measures: Measures, number: int) -> str:
 def _compared(measures: Measures, others: int) -> str:
     if measures.past is not None and measures.past.transfers:
         return f"the same transfers in the healthy profile {measures.past.request}"
-    return f"{others} communicators of the medium, those that do the same first"
+    return f"{say_count(others, 'communicator')} of the medium, those that do the same first"

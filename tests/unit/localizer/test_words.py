@@ -39,7 +39,7 @@ def judged(text_or_name: str) -> Judged:
         ),
         ("lossy-link", "the link node-2|node-5 is slow: packets are lost and sent again", ["packets get lost"]),
         ("two-culprits", "; 1 more cause; the others wait", []),
-        ("leftover-process", "ranks 32-39 (most of node-4) are slow in ", ["are most of"]),
+        ("leftover-process", "ranks 32-39 (all of node-4) are slow in ", ["are most of"]),
         ("hang", " stands elsewhere than the rest of the stuck job, in ", []),
         ("slow-gpu", "the device throttles for heat; check fans", []),
     ],
