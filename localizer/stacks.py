@@ -16,6 +16,8 @@ from eroica.schemas.verdicts import Evidence
 _VARIES = re.compile(r"0x[0-9a-f]+|\b\d+\b")
 MAX_OUTLIER_SHARE = 0.25
 """More workers than this outside of the largest group are no outliers."""
+MAX_PLACES = 6
+STANDS_STILL = "the job stands still, and no small group of its workers stands elsewhere than the rest"
 HANG_CONFIDENCE = 0.6
 """Stacks alone show who stands elsewhere, not why: moderate at most."""
 
@@ -34,7 +36,12 @@ def judge_stacks(frame: Frame) -> Judgement:
     usual_now = innermost(told_stack(min(most, key=lambda row: row.rank)))
     odd = sorted((row for _, rows in ordered[1:] for row in rows), key=lambda row: row.rank)
     if not odd or len(odd) > MAX_OUTLIER_SHARE * len(told) or len(most) < 2:
-        return Judgement(notes=[*notes, f"{len(groups)} different stacks among {len(told)} workers: no small group stands apart"])
+        where = [
+            f"{say_ranks(format_ranks(row.rank for row in rows))} in {innermost(told_stack(rows[0]))}" for _, rows in ordered
+        ]
+        more = [f"and {len(where) - MAX_PLACES} more places"] if len(where) > MAX_PLACES else []
+        stand = f"where they stand: {'; '.join([*where[:MAX_PLACES], *more])}"
+        return Judgement(comparable=False, why=STANDS_STILL, notes=[*notes, stand])
     compared = say_ranks(format_ranks(row.rank for row in most))
     evidence = [
         Evidence(

@@ -15,7 +15,7 @@ def usable(summaries: Sequence[Summary]) -> list[Summary | SummaryError]:
 
     If none would remain they stay as they are.
     """
-    on_device = [any(f.category in ON_DEVICE for f in s.functions) for s in summaries]
+    on_device = [_works_on_device(s) for s in summaries]
     many = sum(on_device) > MOST * len(summaries)
     whys = [_why(s, lacks=many and not device) for s, device in zip(summaries, on_device, strict=True)]
     if all(whys):
@@ -24,6 +24,12 @@ def usable(summaries: Sequence[Summary]) -> list[Summary | SummaryError]:
         SummaryError(who=s.who, error=why, ended_at_us=s.ended_at_us) if why else s
         for s, why in zip(summaries, whys, strict=True)
     ]
+
+
+def _works_on_device(summary: Summary) -> bool:
+    """As its functions tell, or, where they are all too small to be listed, its figures."""
+    listed = any(f.category in ON_DEVICE for f in summary.functions)
+    return listed or any(summary.figures.get(f"{category}_share", 0.0) > 0 for category in ON_DEVICE)
 
 
 def _why(summary: Summary, *, lacks: bool) -> str:

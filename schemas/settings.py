@@ -144,7 +144,7 @@ class GroupSettings(Section):
     """Collecting the summaries of a request."""
 
     idle_ms: int = Field(
-        20_000, gt=0, le=MAX_MS, description="a class that received something and then nothing for so long is closed"
+        45_000, gt=0, le=MAX_MS, description="a class that received something and then nothing for so long is closed"
     )
     max_chunk_bytes: int = Field(700_000, gt=0, le=8_000_000, description="encoded size of a chunk, below the topic's limit")
     history_ms: int = Field(

@@ -8,7 +8,7 @@ from eroica.localizer.causes.history import grown_us
 from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
-from eroica.localizer.numbering import sums
+from eroica.localizer.numbering import heads_of, sums
 from eroica.localizer.own import MIN_PEERS, phase_table
 from eroica.schemas.verdicts import CauseClass, Evidence
 
@@ -112,11 +112,29 @@ def common_pause(measures: Measures) -> tuple[str, float]:
         if what in CAUSES
     }
     # What makes the first step longer than the others are, if it is a warm-up, is taken off.
-    late = own[:, 0] - np.median(own[:, 1:], axis=1) if own.shape[1] > 1 else np.zeros(frame.size)
-    single = max(float(np.median(late)), 0.0) / max(own.shape[1], 1) if own.size else 0.0
+    single = max(float(np.median(_first_step_late(measures))), 0.0) if own.size else 0.0
     each = {what: max(us - single, 0.0) if what in WARM_UP else us for what, us in each.items()}
     best = max(sorted(each), key=lambda what: (what != "loader" and each[what] > 0, each[what]), default="")
     return best, each.get(best, 0.0)
+
+
+def _first_step_late(measures: Measures) -> Floats:
+    """What the first step of each worker's own window takes longer than its others, as a share of each step, µs; shape (n,).
+
+    By own time where the steps that all share are the whole window; else by the steps' lengths, which all that wait feel.
+    """
+    frame, own = measures.frame, measures.own.own_us
+    late = own[:, 0] - np.median(own[:, 1:], axis=1) if own.shape[1] > 1 else np.zeros(frame.size)
+    longer = np.bincount(frame.step_row, minlength=frame.size) > max(own.shape[1], 1)
+    if longer.any():
+        order = np.lexsort((frame.step, frame.step_row))
+        row, length = frame.step_row[order], frame.step_us[order]
+        first = np.zeros(frame.size)
+        heads = heads_of(row)
+        first[row[heads]] = length[heads]
+        others = (sums(row, length, frame.size) - first) / np.maximum(frame.steps_of - 1, 1)
+        late = np.where(longer, first - others, late)
+    return np.asarray(late / frame.steps_of)
 
 
 def imbalance_finding(measures: Measures, loss: float) -> Finding:
@@ -167,7 +185,10 @@ def _pause(measures: Measures, weight: Floats) -> tuple[str, float, Ints]:
         np.maximum.at(longest, pauses.row[at], pauses.max_us[at])
         # What the others take as long is no reason to be late; only collections come to each rank in its own time.
         beyond = longest if what == "gc" else longest - np.median(longest)
-        explained[what] = np.flatnonzero((lost > 0) & (beyond >= PAUSE_SHARE * lost))
+        rows = np.flatnonzero((lost > 0) & (beyond >= PAUSE_SHARE * lost))
+        if what in WARM_UP and weight[rows, 1:].sum() < weight[rows, 0].sum():
+            continue  # late in the first step, as a warm-up is
+        explained[what] = rows
     by_row = weight.sum(axis=1)
     whole = max(float(by_row.sum()), 1e-9)
     best = max(sorted(explained), key=lambda w: float(by_row[explained[w]].sum()), default="")

@@ -43,6 +43,8 @@ class Scene:
     """Collective → how many times as long as ``TRANSFER_US`` its transfer takes."""
     classes: dict[str, Sequence[int]] = field(default_factory=dict)
     absent: Sequence[int] = ()
+    begins: dict[int, int] = field(default_factory=dict)
+    """Rank → the first step of its profile; by default the first of all."""
     hosts: Callable[[int], str] = lambda rank: f"host-{rank // 8}"
     topology_source: str = "process_groups"
     request: str = "req-1"
@@ -99,7 +101,7 @@ class Scene:
         steps = StepColumns(phases_us={self.phase: [], "comm_wait": []} if self.phase else {})
         executions, patterns, metrics = ExecutionColumns(), PatternColumns(), MetricColumns()
         for row, rank in enumerate(here):
-            for step in range(STEPS):
+            for step in range(self.begins.get(rank, 0), STEPS):
                 steps.row.append(row)
                 steps.step.append(step)
                 steps.start_us.append(float(starts[rank, step]))
@@ -109,6 +111,8 @@ class Scene:
                     steps.phases_us[self.phase].append(steps.duration_us[-1] - waited)
                     steps.phases_us["comm_wait"].append(waited)
             for step, at, start, duration in seen[rank] if self.collectives_seen else []:
+                if step < self.begins.get(rank, 0):
+                    continue
                 executions.row.append(row)
                 executions.slot.append(at)
                 executions.step.append(step)

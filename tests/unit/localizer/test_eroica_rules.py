@@ -163,6 +163,20 @@ def test_a_little_of_what_most_jobs_have_is_noted_as_long_as_no_past_tells_how_m
     assert any("in alloc" in note for note in verdict.coverage.notes) == (cls is None)
 
 
+@pytest.mark.parametrize(("begins", "cls"), [({}, None), ({0: 1}, None), (dict.fromkeys(range(8), 1), "software_pause")])
+def test_a_warm_up_in_a_first_step_that_not_all_share_is_no_pause_of_every_step(begins: dict[int, int], cls: str | None) -> None:
+    """All allocation is in step 0; who begins later has as much of it in the steps it profiled."""
+    each = 0.3 * BASE_US
+    base = steady(BASE_US, {})
+    warm = Scene(
+        8,
+        lambda rank, step, at: base(rank, step, at) + (STEPS * each if step == 0 else 0.0),
+        pauses={"alloc": each},
+        begins=begins,
+    )
+    assert [cause.class_ for cause in judge(warm).causes] == ([cls] if cls else [])
+
+
 def test_who_may_have_been_waited_for_is_told_beside_a_pause_that_all_take() -> None:
     verdict = judge(Scene(8, steady(BASE_US, {3: 1.06}, noise=0.03, seed=5), pauses={"alloc": 0.3 * BASE_US}))
     assert [cause.class_ for cause in verdict.causes] == ["software_pause"]
@@ -219,8 +233,9 @@ def test_too_little_is_said_to_be_too_little() -> None:
     ("threads", "status", "ranks"),
     [
         (dict.fromkeys(range(8), "main;train;all_reduce") | {5: "main;train;next;queue_put"}, "culprit_found", "5"),
-        (dict.fromkeys(range(8), "main;train;all_reduce"), "no_fault_found", ""),
-        ({r: f"main;train;f{'abcdefgh'[r]}" for r in range(8)}, "no_fault_found", ""),
+        (dict.fromkeys(range(8), "main;train;all_reduce"), "insufficient_data", ""),
+        ({r: f"main;train;f{'abcdefgh'[r]}" for r in range(8)}, "insufficient_data", ""),
+        ({r: f"main;{'ab'[r // 2]}" for r in range(4)}, "insufficient_data", ""),
         ({0: "main;a", 1: "main;b"}, "insufficient_data", ""),
     ],
 )
@@ -231,6 +246,16 @@ def test_stacks_of_a_stuck_job(threads: dict[int, str], status: str, ranks: str)
     assert verdict.status == status
     assert "".join(c.suspects.ranks for c in verdict.causes) == ranks
     assert all(c.class_ == "hang" for c in verdict.causes)
+
+
+def test_a_job_that_stands_still_is_never_said_to_be_well_and_places_are_told() -> None:
+    [output] = LocalizerCore(SETTINGS).feed(
+        stuck({r: f"main;{'ab'[r // 2]}" for r in range(4)}, world=4), InputRef("groups", 0, 0)
+    )
+    verdict = output.message
+    assert isinstance(verdict, Verdict)
+    assert "the job stands still" in verdict.headline
+    assert "where they stand: ranks 0-1 in a < main; ranks 2-3 in b < main" in verdict.coverage.notes
 
 
 def test_a_hang_names_files_with_their_lines_and_places_once() -> None:
