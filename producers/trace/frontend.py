@@ -64,7 +64,7 @@ def open_workers(path: str | Path, *, max_bytes: int = 4 * 2**30) -> Iterator[Op
             levels=hardware.levels(),
             metrics=hardware.metrics,
             samples=hardware.since(trace.origin_us - report.utc_ns / 1e3),
-            notes=(*hardware.notes, *_lacking(report)),
+            notes=(*hardware.notes, *_lacking(report), *report.notes),
         )
         yield Opened(path, place, len(report.workers), _part(worker) if several else "", trace, told, extras)
 

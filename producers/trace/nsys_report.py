@@ -11,8 +11,12 @@ from eroica.schemas.errors import InvalidInput
 KERNELS, COPIES, SETS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPHS, CALLS, RANGES, STRINGS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds"
 SYSTEM = "OSRT_API"
-DEVICE_TABLES = (KERNELS, COPIES, SETS, GRAPHS)
+COMPUTING, MOVING = (KERNELS, GRAPHS), (COPIES, SETS)
+DEVICE_TABLES = (*COMPUTING, *MOVING)
 TIMES = ("start", "end")
+Pair = tuple[int | None, int]
+"""Process and GPU."""
+Counts = dict[Pair, int]
 _OPTIONAL = {
     "GPU_METRICS": "counters of the GPU (--gpu-metrics-devices)",
     SYSTEM: "calls to the operating system (--trace=osrt)",
@@ -21,6 +25,8 @@ _OPTIONAL = {
 """Tables that are used where they are."""
 MAX_WORKERS = 1_024
 """Pairs of process and GPU in one report; a host has a few dozen at most."""
+SAID = 8
+"""Pairs without kernels that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class NsysReport:
     """Session start, ns since the epoch; 0 where the report does not tell."""
     lacks: tuple[str, ...] = ()
     """What could be in an export and is not in this one."""
+    notes: tuple[str, ...] = ()
+    """What was left out of the workers."""
 
 
 def read_report(db: NsysDatabase) -> NsysReport:
@@ -58,14 +66,9 @@ def read_report(db: NsysDatabase) -> NsysReport:
             where=db.where,
             do="profile with --trace=cuda,nvtx and export with: nsys export --type sqlite",
         )
-    pairs: set[tuple[int | None, int]] = set()
-    for table in DEVICE_TABLES:
-        if not db.has(table, *TIMES, "deviceId"):
-            continue
-        process = "globalPid" if db.has(table, "globalPid") else "NULL"
-        for pid, device in db.rows(f"SELECT DISTINCT {process}, deviceId FROM {table} LIMIT {MAX_WORKERS + 1}"):
-            if isinstance(device, int) and (pid is None or isinstance(pid, int)):
-                pairs.add((_process(pid), device))
+    computing, moving = _on_devices(db, COMPUTING), _on_devices(db, MOVING)
+    idle = _idle(computing, moving)
+    pairs = (computing.keys() | moving.keys()) - set(idle)
     if not pairs and db.has(RANGES, *TIMES, "globalTid"):
         for (tid,) in db.rows(
             f"SELECT DISTINCT globalTid FROM {RANGES} WHERE typeof(globalTid) = 'integer' LIMIT {MAX_WORKERS * 64}"
@@ -90,10 +93,41 @@ def read_report(db: NsysDatabase) -> NsysReport:
         _value(db, "META_DATA_EXPORT", "EXPORT_PRODUCT_VERSION"),
         utc,
         tuple(word for table, word in _OPTIONAL.items() if table not in db.columns),
+        tuple(
+            f"process {(p or 0) >> 24 & 0xFFFFFF} ran no kernel on GPU {d}, only {moving[p, d]} copies or sets of memory: it is "
+            "no worker there"
+            for p, d in idle[:SAID]
+        )
+        + ((f"and {len(idle) - SAID} more pairs of process and GPU without kernels",) if len(idle) > SAID else ()),
     )
 
 
-def _told_apart(pairs: set[tuple[int | None, int]]) -> set[tuple[int | None, int]]:
+def _on_devices(db: NsysDatabase, tables: tuple[str, ...]) -> Counts:
+    """Rows of each pair of process and GPU in *tables*."""
+    found: Counts = {}
+    for table in tables:
+        if not db.has(table, *TIMES, "deviceId"):
+            continue
+        process = "globalPid" if db.has(table, "globalPid") else "NULL"
+        query = f"SELECT {process}, deviceId, count(*) FROM {table} GROUP BY 1, 2 LIMIT {MAX_WORKERS + 1}"
+        for pid, device, count in db.rows(query):
+            if isinstance(device, int) and (pid is None or isinstance(pid, int)):
+                pair = (_process(pid), device)
+                found[pair] = found.get(pair, 0) + count
+    return found
+
+
+def _idle(computing: Counts, moving: Counts) -> list[Pair]:
+    """Pairs that only copy, where others compute: a process may touch a GPU that is not its own. Where kernels do not tell
+    their process, the copies must, and nobody is left out.
+    """
+    if not computing:
+        return []
+    unknown = {d for p, d in computing if p is None}
+    return sorted(((p, d) for p, d in moving.keys() - computing.keys() if d not in unknown), key=lambda w: (w[1], w[0] or 0))
+
+
+def _told_apart(pairs: set[Pair]) -> set[Pair]:
     """Versions that do not tell a kernel's process may tell a copy's: then a GPU with one process is that process's."""
     for device in {d for p, d in pairs if p is None}:
         known = {p for p, d in pairs if d == device and p is not None}

@@ -44,6 +44,39 @@ def test_each_process_on_a_gpu_is_a_worker(tmp_path: Path) -> None:
     assert (first.launch[first.rows(KERNEL)] >= 0).all()
 
 
+@pytest.mark.parametrize(
+    ("schema", "process", "workers", "note"),
+    [
+        pytest.param("new", 8, [(0, 7), (1, 8)], "process 8 ran no kernel on GPU 0, only 1 copies", id="a copy"),
+        pytest.param("new", 7, [(0, 7), (1, 8)], "", id="a copy of the GPU's own process"),
+        pytest.param("old", 7, [(0, 7), (1, 8)], "", id="kernels that do not tell their process"),
+    ],
+)
+def test_who_only_copies_on_a_gpu_is_no_worker_there(
+    tmp_path: Path, schema: str, process: int, workers: list[tuple[int, int]], note: str
+) -> None:
+    path = write_export(tmp_path / "r.sqlite", schema=schema)
+    db = sqlite3.connect(path)
+    db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (12500000, 12600000, 0, 7, 9999, ?, 4096, 8)", (process * TID,))
+    db.commit()
+    db.close()
+    found = list(read_nsys(path))
+    assert [(w.device, w.pid) for _, w, _ in found] == workers
+    said = [n for s in summarize_file(path) for n in s.notes if "ran no kernel" in n]
+    assert len(said) == (2 if note else 0)
+    assert all(n.startswith(note) for n in said)
+    assert len(found[0][2].rows(MEMCPY)) == (4 if note else 5)
+
+
+def test_an_export_of_copies_alone_keeps_its_workers(tmp_path: Path) -> None:
+    path = write_export(tmp_path / "r.sqlite")
+    db = sqlite3.connect(path)
+    db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    db.commit()
+    db.close()
+    assert [(w.device, w.pid) for _, w, _ in read_nsys(path)] == [(0, 7), (1, 8)]
+
+
 def test_ranges_that_number_iterations_are_the_steps(tmp_path: Path) -> None:
     steps = find_steps(traces(write_export(tmp_path / "r.sqlite"))[0])
     assert (steps.source, steps.number.tolist()) == ("profiler_step", [40, 41, 42, 43])
