@@ -80,7 +80,7 @@ def test_open_requests_take_bounded_memory_and_impossible_ones_are_refused() -> 
     assert len(open_.ids()) == MAX_OPEN and "r4" not in open_.ids()
     long = "x" * (MAX_TEXT // 2)
     for name in "ab":
-        open_.add(request(request=name, classes={long: "0-3"}))
+        open_.add(request(request=name, detail=long))
     assert open_.ids() == {"b"}
     with pytest.raises(SchemaError):
         open_.add(request(classes={"all": "0-9"}))
