@@ -46,6 +46,7 @@ schemas: $(READY) ## Write the JSON Schema files again from the code
 
 clean: ## Remove the environment and everything that was generated
 	@rm -rf .venv build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -f producers/trace/*.abi3.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp, so that an unchanged checkout installs nothing.

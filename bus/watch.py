@@ -19,7 +19,6 @@ _log = logging.getLogger(__name__)
 
 LOOK_S = 10.0
 """Between two looks at the broker."""
-STOP_S = 10.0
 
 
 def need_topics(info: BrokerInfo, settings: KafkaSettings, topics: Iterable[str]) -> None:

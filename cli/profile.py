@@ -9,6 +9,7 @@ import typer
 
 from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_bytes
+from eroica.producers.hook.command import MAX_DURATION_MS
 from eroica.schemas.errors import InvalidInput, UsageError
 from eroica.schemas.wording import say_count
 
@@ -34,7 +35,10 @@ def profile(
     common: Common,
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")],
     steps: Annotated[int | None, typer.Option(min=1, max=1_000, help="Steps to profile; default: detect.profile_steps.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.001, max=600, help="Or how long.")] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=MAX_DURATION_MS / 1_000, help="Or how long; agent.max_profile_ms (a minute) ends it, too."),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the verdict and print it.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait at most.")] = 180,
     as_json: Annotated[bool, typer.Option("--json", help="The request (with --wait: the verdict) as JSON.")] = False,

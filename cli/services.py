@@ -20,8 +20,8 @@ Example: eroica detect --bootstrap kafka:9092 --set detect.window=50
 """
 GROUP_HELP = """Collect the behaviour summaries of each profile request, one comparison class at a time.
 
-A class is judged when all have answered, or at the request's deadline. Run as many as you like: they share the work. Ends in
-order on SIGTERM.
+A class is judged when all have answered, group.idle_ms after the last summary, or at the request's deadline. Run as many as you
+like: they share the work. Ends in order on SIGTERM.
 
 Example: eroica group --bootstrap kafka:9092
 """

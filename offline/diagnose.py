@@ -138,15 +138,19 @@ def diagnose(
         tell(kept[i].found.path.name, len(files), len(files))
         kept[i] = _cut_alike(kept[i], lenders)
     ranks_kept = [w.found.rank for w in kept]
-    notes += run_notes(ranks_kept, [w.world for w in kept], [(w.found.start_us, w.found.end_us) for w in kept])
+    apart = run_notes(ranks_kept, [w.world for w in kept], [(w.found.start_us, w.found.end_us) for w in kept])
     summaries, said = align_steps([w.summary for w in kept])
-    notes += [*said, *_steps_guessed(summaries)]
+    # Neither numbers nor clocks tell which steps were the same: then that nobody stands out means nothing.
+    doubtful = bool(apart) and len({tuple(step.step for step in s.steps) for s in summaries}) > 1
+    notes += [*apart, *said, *_steps_guessed(summaries)]
     view, said = _view(summaries, {w.found.rank: w.groups for w in kept}, told.layout)
     notes += [*said, *missing_note([f.rank for f in chosen], view.world_size), *pair_notes(summaries, view.world_size)]
     notes += [f"{one.path.name} gave nothing: {one.why}" for one in unread[:MAX_NAMED]]
     if len(unread) > MAX_NAMED:
         notes.append(f"{say_count(len(unread) - MAX_NAMED, 'more file')} gave nothing")
     verdict = judge(placed(summaries, view), settings, view, watch)
+    if doubtful and verdict.status == "no_fault_found":
+        verdict = _cannot_tell(verdict, "neither numbers nor clocks tell which steps of the ranks were the same")
     return Diagnosis(_with_notes(verdict, notes), len(files), unread)
 
 
@@ -247,6 +251,12 @@ def _view(
 
 def _plain(error: EroicaError) -> str:
     return error.what[:300]
+
+
+def _cannot_tell(verdict: Verdict, why: str) -> Verdict:
+    covered = f"{verdict.coverage.received} of {verdict.coverage.expected} ranks"
+    headline = f"{verdict.job}: cannot tell, {covered} answered: {why}"
+    return msgspec.structs.replace(verdict, status="insufficient_data", headline=headline)
 
 
 def _with_notes(verdict: Verdict, notes: list[str]) -> Verdict:

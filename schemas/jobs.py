@@ -61,4 +61,4 @@ class JobAnnouncement(Message, frozen=True, kw_only=True, tag="job"):
     """When the first worker said hello, µs since the epoch by the host; the newest launch of a job's name wins by it."""
     announced_at_us: Int = 0
     ended: bool = False
-    """All workers of this host have ended in an orderly way."""
+    """All workers of this host have ended: in an orderly way, or they were killed and have been gone for a minute."""

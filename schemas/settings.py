@@ -76,7 +76,7 @@ class AgentSettings(Section):
 
 
 class DetectSettings(Section):
-    """When a job is slow enough to be profiled ([P] §3; field-facts §1)."""
+    """When a job is slow enough to be profiled ([P] §3)."""
 
     window: int = Field(50, gt=1, le=100_000, description="iterations in a window ([P] N = 50)")
     recent: int = Field(
@@ -154,7 +154,7 @@ class GroupSettings(Section):
 
 
 class LocalizeSettings(Section):
-    """Comparing peers (localisation.md; field-facts §4)."""
+    """Comparing peers (docs/localisation.md)."""
 
     rules: Literal["eroica", "paper", "guide"] = Field("eroica", description="rule set")
     beta_min: float = Field(0.01, gt=0, le=1, description="functions below this share of the window do not matter ([P] 1 %)")

@@ -1,4 +1,4 @@
-"""``python -m eroica.bus.local``: Apache Kafka in the foreground until Ctrl-C, its address on standard output."""
+"""``python -m eroica.bus.local``: Apache Kafka or the embedded broker until Ctrl-C, its address on standard output."""
 
 from __future__ import annotations
 

@@ -146,13 +146,11 @@ def _against_mean(measures: Measures, parts: Floats) -> float:
     return _loss(measures, parts, np.broadcast_to(parts.mean(axis=1, keepdims=True), parts.shape))
 
 
-def stage_levels(measures: Measures) -> Floats:
-    """Usual own time of each stage: on the device model that most workers have, if all stages have some of it."""
-    return np.asarray(_stage_parts(measures).sum(axis=0))
-
-
 def _stage_parts(measures: Measures) -> Floats:
-    """``stage_levels`` in its parts, shape (2, stages): what comes once a step, and the rest."""
+    """Usual own time of each stage in two parts, shape (2, stages): what comes once a step, and the rest.
+
+    On the device model that most workers have, if all stages have some of it.
+    """
     own, model, device = measures.own, measures.model, measures.frame.devices.code
     common = device == int(np.bincount(device).argmax())
     if np.unique(model.stage[common]).size < model.stages:

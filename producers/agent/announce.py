@@ -5,6 +5,8 @@ launch that was just killed looks alive for a moment, so the later one waits unt
 or has been silent for two announcement intervals (then it is announced). On one host it waits for the end of the other's
 processes, and is refused if they outlive it by :data:`OVERLAP_US`. The launches of a name share a key on each host, so a
 launch that lives has the last word: it speaks again after the end of another.
+
+A launch has ended when all of its processes here said goodbye, and also when they were killed and have been gone for a minute.
 """
 
 from __future__ import annotations
@@ -120,8 +122,9 @@ class Announcer:
                 continue
             known.standing, reason = self._judge(run, known, runs, now_us)
             run.refused = known.standing == "refused"
-            if known.standing == "free":
-                (ends if run.ended else news).extend(self._announce(run, known, now_us))
+            given_up = run.given_up(now_us)
+            if known.standing == "free" or (known.standing == "wait" and given_up):
+                (ends if run.ended or given_up else news).extend(self._announce(run, known, now_us))
             elif known.standing == "refused":
                 self._say(known, reason)
                 if known.content is not None and not known.content.ended:
@@ -170,7 +173,7 @@ class Announcer:
         return ("wait" if wait else "free"), ""
 
     def _announce(self, run: Run, known: _Known, now_us: int) -> list[Output]:
-        content = self._content(run)
+        content = self._content(run, now_us)
         if content != known.checked:
             known.checked = content
             known.problem = _contradiction(run, content)
@@ -186,7 +189,7 @@ class Announcer:
         known.content, known.announced_at_us = content, now_us
         return [self._output(content, now_us)]
 
-    def _content(self, run: Run) -> JobAnnouncement:
+    def _content(self, run: Run, now_us: int) -> JobAnnouncement:
         workers = [run.workers[rank] for rank in sorted(run.workers)]
         groups: dict[tuple[str, str, str], ProcessGroup] = {}
         for worker in workers:
@@ -211,7 +214,7 @@ class Announcer:
             framework=next((w.hello.framework for w in workers if w.hello.framework), ""),
             launcher=next((w.hello.launcher for w in workers if w.hello.launcher), ""),
             started_at_us=run.started_at_us,
-            ended=run.ended,
+            ended=run.ended or run.given_up(now_us),
         )
 
     def _output(self, content: JobAnnouncement, now_us: int) -> Output:

@@ -27,8 +27,6 @@ MAX_EARLY_EVENTS = 1_024
 """… and the newest events kept of each."""
 ENDED_LINGER_US = 5_000_000
 """A launch whose processes all said goodbye is reported as ended for so long."""
-GONE_LINGER_US = 60_000_000
-"""A launch whose processes have all gone, not all with a goodbye, is reported for so long, so that a stall can be declared."""
 MAX_BATCH_VALUES = 50_000
 """Iterations in one message, below its limit of 1 MB."""
 
@@ -153,7 +151,7 @@ class HostState:
             else:
                 for shard, ranks in self._shards(run, mono_ns):
                     outputs.append(self._batch(run, shard, ranks, now_us))
-            if run.over_since_us and now_us - run.over_since_us >= (ENDED_LINGER_US if run.ended else GONE_LINGER_US):
+            if run.given_up(now_us) or (run.ended and run.over_since_us and now_us - run.over_since_us >= ENDED_LINGER_US):
                 self._forget_run(run)
         return outputs
 

@@ -13,6 +13,8 @@ from eroica.producers.agent.hello import Hello
 
 PROCESS_GONE = "process_gone"
 """``last_event`` of a rank whose process ended without a goodbye."""
+GONE_LINGER_US = 60_000_000
+"""A launch whose processes have all gone, not all with a goodbye, is reported for so long, so that a stall can be declared."""
 MEAN_OVER = 20
 SETTLE_NS = 1_000_000_000
 """After its hello a process may take so long to say in which step it is: what it did before lies in its ring."""
@@ -93,3 +95,7 @@ class Run:
     def ended(self) -> bool:
         """All of its processes here said goodbye."""
         return all(worker.ended for worker in self.workers.values())
+
+    def given_up(self, now_us: int) -> bool:
+        """Its processes have been gone for :data:`GONE_LINGER_US`, not all with a goodbye: nobody waits for them any more."""
+        return self.over_since_us > 0 and not self.ended and now_us - self.over_since_us >= GONE_LINGER_US

@@ -148,7 +148,7 @@ def list_traces(source: str | Path) -> Listing:
     if not files:
         kinds = ", ".join(sorted(s for s in others if s)[:MAX_NAMED])
         raise InvalidInput(
-            "it holds no .json, .json.gz or .sqlite file" + (f", only {kinds}" if kinds else ""),
+            f"it holds no trace ({', '.join(SUFFIXES)}) and no timeline (.parquet)" + (f", only {kinds}" if kinds else ""),
             where=str(source),
             do="give the folder that holds the ranks' traces",
         )

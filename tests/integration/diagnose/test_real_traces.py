@@ -196,3 +196,18 @@ def test_nobody_is_accused_where_no_step_is_marked_and_none_is_found(name: str, 
     verdict = diagnose(tmp_path, load_settings()).verdict
     assert not [cause for cause in verdict.causes if cause.suspects.ranks]
     assert any("no steps in the trace" in note for note in verdict.coverage.notes)
+
+
+def test_nobody_is_cleared_where_neither_numbers_nor_clocks_tell_which_steps_were_the_same(tmp_path: Path) -> None:
+    for rank, path in enumerate(sorted(p for p in (TRACES / "torchrec_sleep_20ms").iterdir() if "json" in p.name)):
+        with gzip.open(path, "rb") as file:
+            trace = orjson.loads(file.read())
+        for event in trace["traceEvents"] if rank == 2 else ():
+            event["ts"] = event.get("ts", 0) + 3 * 3600 * 1_000_000
+            word, mark, number = str(event.get("name", "")).partition("ProfilerStep#")
+            if mark and not word:
+                event["name"] = f"{mark}{int(number) - 1}"
+        (tmp_path / path.name.removesuffix(".gz")).write_bytes(orjson.dumps(trace))
+    verdict = diagnose(tmp_path, load_settings()).verdict
+    assert (verdict.status, verdict.causes) == ("insufficient_data", [])
+    assert "neither numbers nor clocks tell which steps" in verdict.headline

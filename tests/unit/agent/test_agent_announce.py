@@ -10,7 +10,7 @@ from agent_unit_kit import MONO_NS, NOW_US, hello
 from eroica.producers.agent.announce import FIRST_LOOK_US, OVERLAP_US, Announcer, Row, row_of
 from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.hoststate import HostState
-from eroica.producers.agent.launches import PROCESS_GONE
+from eroica.producers.agent.launches import GONE_LINGER_US, PROCESS_GONE
 from eroica.producers.hook.wire import GOODBYE, Event
 from eroica.schemas.iterations import IterationBatch
 from eroica.schemas.jobs import JobAnnouncement
@@ -41,6 +41,12 @@ class Host:
             assert isinstance(output.message, JobAnnouncement)
             assert output.key == f"{output.message.job}/h"
             found.append(output.message)
+        return found
+
+    def tick(self) -> list[JobAnnouncement]:
+        """As the agent does it: first what is announced, then the batches."""
+        found = self.due()
+        self.state.batches(self.now, MONO_NS)
         return found
 
 
@@ -77,6 +83,41 @@ def test_the_end_is_announced_once() -> None:
     assert [a.ended for a in host.due()] == [True]
     host.now += 10 * INTERVAL
     assert host.due() == []
+
+
+@pytest.mark.parametrize("goodbyes", [0, 1], ids=["all were killed", "one said goodbye, one was killed"])
+def test_a_launch_that_was_killed_is_announced_as_ended_when_it_is_given_up(goodbyes: int) -> None:
+    host = Host()
+    for rank in (0, 1):
+        host.hello(100 + rank, rank)
+    host.look()
+    host.tick()
+    for pid in range(100, 100 + goodbyes):
+        host.state.event(Event(GOODBYE, pid, 0, MONO_NS, 0, 0))
+    for pid in range(100 + goodbyes, 102):
+        host.state.gone(pid)
+    assert host.tick() == []
+    host.now += GONE_LINGER_US - 1
+    assert host.tick() == [], "until then a stall may be declared"
+    host.now += 1
+    (end,) = host.tick()
+    assert (end.ended, [r.rank for r in end.ranks], end.announced_at_us) == (True, [0, 1], host.now)
+    assert host.state.runs == {}
+    host.now += INTERVAL
+    assert host.tick() == []
+
+
+def test_a_killed_launch_that_comes_back_has_not_ended() -> None:
+    host = Host()
+    host.hello()
+    host.look()
+    host.tick()
+    host.state.gone(100)
+    host.tick()
+    host.now += GONE_LINGER_US - 1
+    host.hello(200)
+    host.now += SECOND
+    assert [a.ended for a in host.tick()] == [False]
 
 
 def test_without_a_look_at_the_topic_the_announcement_waits_but_not_for_ever() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.producers.agent.counters import Counters
-from eroica.producers.agent.hoststate import GONE_LINGER_US, MAX_EARLY, MAX_EARLY_EVENTS, HostState
-from eroica.producers.agent.launches import PROCESS_GONE
+from eroica.producers.agent.hoststate import MAX_EARLY, MAX_EARLY_EVENTS, HostState
+from eroica.producers.agent.launches import GONE_LINGER_US, PROCESS_GONE
 from eroica.producers.hook.wire import GOODBYE, LOADER_ENTER, Event
 from eroica.schemas.codec import decode, encode
 from eroica.schemas.iterations import IterationBatch, RankIterations

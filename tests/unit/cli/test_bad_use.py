@@ -88,6 +88,7 @@ CASES: list[tuple[list[str], int, str]] = [
     (["profile", "job", "--bootstrap", NOBODY], 4, "nothing listens"),
     (["profile", "job", "--steps", "3", "--seconds", "1"], 2, "one of --steps and --seconds"),
     (["profile", "job", "--steps", "0"], 2, "--steps"),
+    (["profile", "job", "--seconds", "120.5"], 2, "less than or equal to 120"),
     (["demo", "--bootstrap", NOBODY], 4, "nothing listens"),
     (["demo", "--fault", "gremlins"], 2, "slow-data, slow-host, none"),
     (["demo", "--fault-rank", "4"], 2, "outside of 0..3"),

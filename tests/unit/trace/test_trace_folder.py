@@ -60,7 +60,9 @@ def test_only_what_can_be_a_trace_is_listed_and_the_rest_is_counted(tmp_path: Pa
     assert list_traces(tmp_path / "a.json").files == [tmp_path / "a.json"]
 
 
-@pytest.mark.parametrize(("make", "says"), [(False, "no such file"), (True, "it holds no")])
+@pytest.mark.parametrize(
+    ("make", "says"), [(False, "no such file"), (True, r"\.sqlite3, \.db\) and no timeline \(\.parquet\), only \.pickle")]
+)
 def test_a_folder_without_traces_is_said(tmp_path: Path, make: bool, says: str) -> None:
     place = tmp_path / "place"
     if make:
