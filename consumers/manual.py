@@ -108,8 +108,8 @@ def silence(announced: Iterable[JobAnnouncement], view: JobView, *, now_us: int,
     named = ", ".join(sorted(old)[:MAX_HOSTS]) + (", …" if len(old) > MAX_HOSTS else "")
     return (
         f"{len(old)} of {say_count(len(view.hosts.names), 'host')} ({named}) last announced the job "
-        f"{_say_age(min(old.values()))} ago or more, and should every {interval_ms / 1_000:g} s: if its processes were killed, or "
-        f"no agent runs there, nobody will answer. Look there with: eroica doctor"
+        f"{_say_age(min(old.values()))} ago or more, and should every {interval_ms / 1_000:g} s: if its processes were killed, "
+        f"or no agent runs there, nobody will answer. Look there with: eroica doctor"
     )
 
 
