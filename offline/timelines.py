@@ -38,12 +38,12 @@ __all__ = ["diagnose_timeline", "timeline_in"]
 RULE = "what-if"
 DOUBTFUL = 0.7
 """Highest confidence with one peer only, for transfers, whose cause a timeline does not show, and where columns or times
-contradict each other."""
+contradict each other or ranks fit several layouts."""
 ONE_REPLICA = 0.6
 """Highest confidence in a heavy stage where no second replica shows that it is not the machine."""
 UNCERTAIN = 0.4
 """Highest confidence in slow transfers where their ends contradict each other, or where they may be the wait for a replica
-that nobody saw: nothing is accused."""
+or stage that nobody saw: nothing is accused."""
 MOST = 0.97
 WORDS = {
     "worker": "computes slowly",
@@ -94,7 +94,8 @@ class _Judge:
         self.who = timeline.who
         self.lanes, self.stages = self.who.rank_of.shape
         self.seen = self.lanes * self.stages * self.who.width
-        self.world = self.seen + len(self.who.missing)
+        untold = self.who.absent * self.stages + self.who.later * (self.lanes + self.who.absent)
+        self.world = self.seen + (len(self.who.missing) or untold * self.who.width)
 
     def verdict(self) -> Verdict:
         causes = [(c, self._confidence(c)) for c in mended_causes(self.whatif)]
@@ -103,11 +104,11 @@ class _Judge:
         notes = [*self.timeline.notes, *(self._doubt(c, p) for c, p in causes if p < self.settings.accuse_confidence)]
         if any(c.kind == "pipeline_stage" and self.lanes == 1 for c, _ in sure):
             notes.append("with one replica a heavy stage and a slow machine look alike")
-        if self.who.missing and self.lanes > 1:
+        if self.who.absent and self.lanes > 1:
             notes.append("what the replicas wait for in their collectives may be those that are not in the timeline")
         if self.who.width > 1:
             notes.append(f"the timeline has one row for {self.who.width} tensor-parallel ranks: it cannot tell them apart")
-        status: Status = "no_fault_found"
+        status: Status = "insufficient_data" if self.who.later else "no_fault_found"
         if said:
             status = "culprit_found" if said[0].class_ in ("worker", "link") else "shared_cause"
         steps = self.timeline.steps
@@ -150,9 +151,10 @@ class _Judge:
             most = DOUBTFUL
         if cause.kind == "pipeline_stage" and cause.peers < 2:
             most = ONE_REPLICA
-        if cause.kind in ("link", "fabric") and (self.timeline.contradict or self.who.missing):
+        partial = self.who.missing or self.who.absent or self.who.later or self.who.ambiguous
+        if cause.kind in ("link", "fabric") and (self.timeline.contradict or partial):
             most = UNCERTAIN
-        if self.timeline.contradict or (self.who.contradict and cause.workers):
+        if self.timeline.contradict or self.who.ambiguous or (self.who.contradict and cause.workers):
             most = min(most, DOUBTFUL)
         return round(min(known, most), 3)
 
@@ -252,6 +254,8 @@ class _Judge:
 
     def _headline(self, causes: list[tuple[MendedCause, float]]) -> str:
         slowdown = self.report.slowdown
+        if not causes and self.who.later:
+            return f"{self.job}: cannot tell, the last stages are not in the timeline: transfers may be the wait for them"
         if not causes:
             return f"{self.job}: nothing to accuse; the step takes {slowdown:.2f} times the ideal one"
         cause, sure = causes[0]

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from eroica.schemas.errors import InvalidInput, MissingDependency, extra_missing
-from eroica.schemas.ranks import RankArray
+from eroica.schemas.ranks import RankArray, format_ranks
 from eroica.topology.clocks import align_clocks
 from eroica.topology.stepgraph import FloatArray, StepGraph
 from eroica.topology.timeline import SYNCHRONISED, Row, build_graph, meeting_transfer
-from eroica.topology.timeline_ranks import Places, contradictions, places
+from eroica.topology.timeline_ranks import Places, contradictions, places, without_stages
+from eroica.topology.timeline_stages import later_stages
 from eroica.topology.whatif import WhatIf
 
 __all__ = ["COLUMNS", "COMMUNICATION", "Timeline", "is_timeline", "read_timeline"]
@@ -30,6 +31,7 @@ COLUMNS = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 DERIVED = ("rank", "seq_id", "mc", "gmc")
 """Columns that follow from the others where they are missing: plain ranks, places by start, one chunk a stage."""
 ORDER = "check that every worker is in it, and that start_ts and seq_id follow the order of a worker's operations"
+TIMED = ("start_ts", "duration")
 MAX_ROWS = 50_000_000
 """A table beyond this does not fit beside its graph."""
 COMMUNICATION = frozenset(
@@ -82,10 +84,10 @@ def is_timeline(path: Path) -> bool:
 def read_timeline(path: Path) -> Timeline:
     """Read a timeline from a parquet file.
 
-    Steps in which a worker's operation is missing or double are left out, and that is noted.
+    Steps in which a worker's operation is missing, without a time, or double are left out, and that is noted.
 
     :raises MissingDependency: without pyarrow.
-    :raises InvalidInput: if the file is not such a table, or no step is complete.
+    :raises InvalidInput: if the file is not such a table, a worker has no rows, or no step is complete.
     """
     columns = _read_columns(path)
     try:
@@ -111,14 +113,12 @@ def _read_columns(path: Path) -> dict[str, npt.NDArray[Any]]:
             raise InvalidInput(f"the table has no column {missing[0]!r}", where=str(path), do=do)
         wanted = [*COLUMNS, *(c for c in DERIVED if c in file.schema_arrow.names)]
         table = file.read(columns=wanted)
-        gaps = [c for c in wanted if table[c].null_count]
+        gaps = [c for c in wanted if table[c].null_count and c not in TIMED]
         if gaps:
             raise InvalidInput(f"column {gaps[0]!r} has {table[gaps[0]].null_count} empty cells", where=str(path))
         kind = np.array(table["optype"].cast(pa.string()).to_pylist(), dtype=np.str_)
         columns: dict[str, npt.NDArray[Any]] = {
-            name: table[name].to_numpy().astype(np.float64 if name in ("start_ts", "duration") else np.int64)
-            for name in wanted
-            if name != "optype"
+            name: table[name].to_numpy().astype(np.float64 if name in TIMED else np.int64) for name in wanted if name != "optype"
         }
     except (OSError, pa.ArrowException, ValueError, TypeError) as error:
         raise InvalidInput(f"the file is not a readable timeline ({error})", where=str(path)) from error
@@ -129,15 +129,14 @@ def _read_columns(path: Path) -> dict[str, npt.NDArray[Any]]:
 def _timeline(columns: dict[str, npt.NDArray[Any]]) -> Timeline:
     if columns["step"].size == 0:
         raise InvalidInput("the timeline is empty")
-    for name in ("start_ts", "duration"):
-        if not np.isfinite(columns[name]).all():
-            raise InvalidInput(f"column {name!r} has a value that is no number")
+    columns, untimed = _timed(columns)
     if min(int(columns["dp_rank"].min()), int(columns["stage"].min())) < 0:
         raise InvalidInput("a replica or stage is negative")
     if (int(columns["dp_rank"].max()) + 1) * (int(columns["stage"].max()) + 1) > columns["step"].size:
         raise InvalidInput("the timeline names far more replicas or stages than it has rows")
     derived = _derive(columns)
     who = places(columns["dp_rank"], columns["stage"], columns.get("rank"))
+    _everybody(columns, who)
     columns["dp_rank"], lanes = np.searchsorted(who.lanes, columns["dp_rank"]), who.lanes.size
     if int(columns["seq_id"].min()) < 0:
         raise InvalidInput("a sequence number is negative")
@@ -163,11 +162,18 @@ def _timeline(columns: dict[str, npt.NDArray[Any]]) -> Timeline:
         raise InvalidInput("most workers have far fewer operations than the first one")
     if len({(r.stage, r.kind, r.seq) for r in rows}) != len(rows):
         raise InvalidInput("an operation of the first worker has the sequence number of another")
+    later = later_stages(rows)
+    if later is not None:
+        who = without_stages(who, later.first, later.count, later.sure)
     graph, meetings = build_graph(rows, lanes)
     start, duration, complete = _spread(columns, rows, steps, lanes)
     if not complete.any():
         raise InvalidInput("no step has every operation of every worker", do="check that all workers were recorded")
-    notes = [] if complete.all() else [f"{int((~complete).sum())} of {steps.size} steps are incomplete and left out"]
+    notes = (
+        [*untimed]
+        if complete.all()
+        else [*untimed, f"{int((~complete).sum())} of {steps.size} steps are incomplete and left out"]
+    )
     notes += [f"the table has no column {name!r}: derived from the others" for name in derived]
     duration = duration[:, :, complete]
     ended = float((columns["start_ts"] + columns["duration"]).max())
@@ -175,6 +181,43 @@ def _timeline(columns: dict[str, npt.NDArray[Any]]) -> Timeline:
     start, notes = clocks.start_s, [*who.notes, *contradictions(columns), *notes, *clocks.notes]
     transfer = meeting_transfer(meetings, start, duration)
     return Timeline(graph, start, duration, transfer, steps[complete], who, tuple(notes), ended, clocks.contradict)
+
+
+def _timed(columns: dict[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
+    """The rows whose times are numbers, and a note of how many have none: like a row that is missing they cost their step."""
+    sound = {name: np.isfinite(columns[name]) for name in TIMED}
+    keep = np.logical_and.reduce(list(sound.values()))
+    if keep.all():
+        return columns, []
+    names = [repr(name) for name, has in sound.items() if not has.all()]
+    where = f"column{'s' if len(names) > 1 else ''} {' and '.join(names)}"
+    gone, rows = int((~keep).sum()), keep.size
+    if not keep.any():
+        raise InvalidInput(f"{where}: no row has a number for its times")
+    note = (
+        f"{gone} of {rows} rows {'has' if gone == 1 else 'have'} no number in {where} and {'is' if gone == 1 else 'are'} left out"
+    )
+    return {name: values[keep] for name, values in columns.items()}, [note]
+
+
+def _everybody(columns: dict[str, npt.NDArray[Any]], who: Places) -> None:
+    """That each worker has rows.
+
+    :raises InvalidInput: names those that have none.
+    """
+    here = np.zeros(who.rank_of.shape, dtype=bool)
+    here[np.searchsorted(who.lanes, columns["dp_rank"]), columns["stage"]] = True
+    gone = np.argwhere(~here)
+    if not gone.size:
+        return
+    empty = np.flatnonzero(~here.any(axis=0))
+    if empty.size:
+        raise InvalidInput(
+            f"stage {format_ranks(empty)} has no rows in any replica, though later stages have", do="record every stage"
+        )
+    named = ", ".join(f"dp {who.lanes[d]}, stage {s}" for d, s in gone[:5].tolist())
+    more = f" and {len(gone) - 5} more workers" if len(gone) > 5 else ""
+    raise InvalidInput(f"no row is of {named}{more}", do="record every worker, or leave the replica out altogether")
 
 
 def _derive(columns: dict[str, npt.NDArray[Any]]) -> list[str]:

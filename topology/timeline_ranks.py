@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from eroica.schemas.ranks import RankArray, format_ranks, say_ranks
 
-__all__ = ["Places", "contradictions", "places"]
+__all__ = ["Places", "contradictions", "places", "without_stages"]
 
 Columns = dict[str, npt.NDArray[Any]]
 MAX_LANES = 1_000_000
-"""Beyond it the replicas that are missing are not listed."""
+"""Beyond it the replicas that are missing are not listed, nor the ranks of stages."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,18 @@ class Places:
     width: int = 1
     """Ranks that a row stands for: tensor-parallel ones, numbered from the worker's."""
     missing: tuple[int, ...] = ()
-    """Ranks of replicas without rows."""
+    """Ranks of replicas and stages without rows, as far as their numbers are told."""
+    absent: int = 0
+    """Replicas without rows, whether or not their ranks are told."""
+    later: int = 0
+    """Stages without rows after those that have some: at least so many."""
+    ambiguous: bool = False
+    """Whether the ranks fit several layouts, so that how many the rows stand for is not told."""
     contradict: bool = False
     """Whether *rank* says something else than *dp_rank* and *stage*, so that the slow one may have another name."""
     notes: tuple[str, ...] = ()
+    form: _Form | None = None
+    """How ranks are numbered; ``None`` if nothing tells it."""
 
 
 def places(lane: RankArray, stage: RankArray, rank: RankArray | None) -> Places:
@@ -54,9 +62,19 @@ def places(lane: RankArray, stage: RankArray, rank: RankArray | None) -> Places:
         notes.append(
             f"column 'rank' contradicts 'dp_rank' and 'stage' ({why}): ranks are named by the one, peers found by the others"
         )
+    missing: list[int] = []
+    ambiguous = form is not None and rank is not None and lanes.size == 1 and lanes[0] == 0 and form.width == form.by_stage > 1
+    if form and ambiguous:
+        apart = form.width
+        notes.append(
+            f"with one replica nothing tells whether the {apart} ranks of a stage are tensor-parallel or replicas that are "
+            "missing: of each stage only the first is counted as seen"
+        )
+        form = replace(form, width=1, lanes=apart, by_lane=1)
+        missing = [r for r in range(apart * stages) if r % apart] if apart * stages <= MAX_LANES else []
+        return Places(lanes, table, missing=tuple(missing), ambiguous=True, contradict=strange > 0, notes=tuple(notes), form=form)
     many = form.lanes if form else most
     absent = sorted(set(range(many)) - set(lanes.tolist())) if many <= MAX_LANES else []
-    missing: list[int] = []
     if absent:
         if form:
             missing = sorted(
@@ -64,7 +82,40 @@ def places(lane: RankArray, stage: RankArray, rank: RankArray | None) -> Places:
             )
         who = f": {say_ranks(format_ranks(missing), 80)} were not seen" if missing else ""
         notes.append(f"dp {format_ranks(absent)} of {many} {'is' if len(absent) == 1 else 'are'} not in the timeline{who}")
-    return Places(lanes, table, form.width if form else _width(table), tuple(missing), form is None or strange > 0, tuple(notes))
+    width = form.width if form else _width(table)
+    return Places(
+        lanes,
+        table,
+        width,
+        missing=tuple(missing),
+        absent=len(absent),
+        contradict=form is None or strange > 0,
+        notes=tuple(notes),
+        form=form,
+    )
+
+
+def without_stages(who: Places, first: int, count: int, sure: bool) -> Places:
+    """*who*, where *count* stages from *first* on have no rows; *count* is the least unless *sure*."""
+    stages = f"stage{'s' if count > 1 else ''} {format_ranks(range(first, first + count))}"
+    missing: list[int] = []
+    if who.form and count * who.form.lanes * who.form.width <= MAX_LANES:
+        form = who.form
+        by_stage = form.by_stage or form.lanes * form.by_lane
+        missing = sorted(
+            by_stage * s + form.by_lane * d + i
+            for s in range(first, first + count)
+            for d in range(form.lanes)
+            for i in range(form.width)
+        )
+    many = f"{'is' if count == 1 else 'are'} not in the timeline{'' if sure else ', perhaps more'}"
+    ranks = f": {say_ranks(format_ranks(missing), 80)} were not seen" if missing else ""
+    note = (
+        f"{stages} {many}{ranks}; stage {first - 1} sends forward and receives backward, so it is not the last, and what "
+        "the others wait for may be what is missing"
+    )
+    gone = tuple(sorted({*who.missing, *missing}))
+    return replace(who, missing=gone, later=count, notes=(*who.notes, note))
 
 
 def contradictions(columns: Columns) -> list[str]:

@@ -199,8 +199,8 @@ def test_equal_files_give_equal_bytes_wherever_they_stand(tmp_path: Path) -> Non
 
 def test_cells_that_are_empty_and_chunks_without_their_place_are_refused(tmp_path: Path) -> None:
     rows = Job().rows()
-    rows[3]["duration"] = None
-    with pytest.raises(InvalidInput, match="column 'duration' has 1 empty cells"):
+    rows[3]["step"] = None
+    with pytest.raises(InvalidInput, match="column 'step' has 1 empty cells"):
         read_timeline(write(tmp_path / "a.parquet", rows))
     rows = Job().rows()
     rows[0]["mc"] = 1

@@ -102,6 +102,40 @@ def test_incomplete_steps_are_left_out_and_noted(tmp_path: Path) -> None:
     assert timeline.notes == ("1 of 3 steps are incomplete and left out",)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("duration", float("nan")), ("duration", float("inf")), ("start_ts", float("nan")), ("duration", None), ("start_ts", None)],
+)
+@pytest.mark.parametrize("without", [(), DERIVED], ids=["all columns", "few columns"])
+def test_a_time_that_is_no_number_costs_its_step_like_a_row_that_is_missing(
+    tmp_path: Path, column: str, value: float | None, without: tuple[str, ...]
+) -> None:
+    rows = {c: v for c, v in mutate(column, value, len(pipeline_rows()["step"]) // 2).items() if c not in without}
+    timeline = read_timeline(write(tmp_path / "t.parquet", rows))
+    assert timeline.steps.tolist() == [0, 2]
+    count = len(rows["step"])
+    assert timeline.notes[:2] == (
+        f"1 of {count} rows has no number in column '{column}' and is left out", "1 of 3 steps are incomplete and left out",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gone", "says"),
+    [
+        pytest.param({(1, 1)}, "no row is of dp 1, stage 1", id="a worker"),
+        pytest.param({(1, 1), (3, 0)}, "no row is of dp 1, stage 1, dp 3, stage 0", id="two workers"),
+        pytest.param({(d, 0) for d in range(4)}, "stage 0 has no rows in any replica", id="the first stage"),
+    ],
+)
+@pytest.mark.parametrize("without", [(), DERIVED], ids=["all columns", "few columns"])
+def test_a_worker_without_rows_is_named(tmp_path: Path, gone: set[tuple[int, int]], says: str, without: tuple[str, ...]) -> None:
+    rows = pipeline_rows(dp=4)
+    keep = [i for i, w in enumerate(zip(rows["dp_rank"], rows["stage"], strict=True)) if w not in gone]
+    cut = {c: [v[i] for i in keep] for c, v in rows.items() if c not in without}
+    with pytest.raises(InvalidInput, match=says):
+        read_timeline(write(tmp_path / "t.parquet", cut))
+
+
 def mutate(column: str, value: Any, at: int = 0) -> dict[str, list[Any]]:
     rows = pipeline_rows()
     rows[column] = [*rows[column][:at], value, *rows[column][at + 1 :]]
@@ -113,8 +147,7 @@ def mutate(column: str, value: Any, at: int = 0) -> dict[str, list[Any]]:
     [
         ({c: [] for c in COLUMNS}, "empty"),
         ({c: v for c, v in pipeline_rows().items() if c != "duration"}, "no column 'duration'"),
-        (mutate("start_ts", float("nan")), "value that is no number"),
-        (mutate("duration", float("inf")), "value that is no number"),
+        ({**pipeline_rows(), "duration": [float("nan")] * len(pipeline_rows()["step"])}, "no row has a number for its times"),
         (mutate("dp_rank", -1), "negative"),
         (mutate("seq_id", 2**31 - 1), "far more sequence numbers"),
         (mutate("dp_rank", 2**31 - 1), "far more replicas or stages"),
