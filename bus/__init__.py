@@ -8,6 +8,7 @@ from eroica.bus.cloudevents import cloudevent_headers, read_cloudevent
 from eroica.bus.config import client_config, dead_letter_topic, full_name, mask_secrets
 from eroica.bus.consumer import GroupConsumer, read_partitions
 from eroica.bus.dlq import DeadLetter, DeadLetterLimit, DeadLetterQueue, dead_letter
+from eroica.bus.groups import groups_with_members
 from eroica.bus.message import Headers, Incoming
 from eroica.bus.producer import BusProducer, ProducerCounters
 from eroica.bus.table import CompactedTable
@@ -32,6 +33,7 @@ __all__ = [
     "delete_topics",
     "ensure_topics",
     "full_name",
+    "groups_with_members",
     "list_topics",
     "mask_secrets",
     "read_cloudevent",

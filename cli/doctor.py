@@ -11,7 +11,7 @@ from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.wording import say_count
 
-HELP = """Check broker, topics, permissions and limits of this host: each line is ok, or says what to do.
+HELP = """Check broker, topics, services, permissions and limits of this host: each line is ok, or says what to do.
 
 Exit code 4 when the broker or its topics cannot be used, else 1 when anything else will not work; hints are no failure.
 

@@ -9,6 +9,7 @@ import typer
 
 from eroica.cli.options import Common, Words, command
 from eroica.cli.output import err, out, print_bytes
+from eroica.consumers.text import one_line
 from eroica.producers.hook.command import MAX_DURATION_MS
 from eroica.schemas.errors import InvalidInput, UsageError
 from eroica.schemas.wording import say_count
@@ -45,22 +46,26 @@ def profile(
 ) -> int:
     """See ``HELP``."""
     from eroica.bus import check_broker
-    from eroica.consumers.manual import find_job, find_progress, plan_request, send_request
+    from eroica.consumers.manual import announcements_of, find_progress, plan_request, send_request, silence
     from eroica.consumers.render import render_verdict
     from eroica.schemas.codec import encode
+    from eroica.topology import merge_announcements
 
     if steps is not None and seconds is not None:
         raise UsageError("a profile has either a number of steps or of seconds", do="give one of --steps and --seconds")
     settings = common.settings()
     check_broker(settings.kafka)
     with err().status("looking at the job …"):
-        view = find_job(settings.kafka, job)
+        announced = announcements_of(settings.kafka, job)
+        view = merge_announcements(announced)
         progress = find_progress(settings.kafka, view, now_ms=time.time_ns() // 1_000_000)
     duration_ms = int(seconds * 1_000) if seconds is not None else 0
     asked_steps = steps if steps is not None else (0 if duration_ms else settings.detect.profile_steps or 5)
-    request = plan_request(
-        view, progress, settings.detect, now_us=time.time_ns() // 1_000, steps=asked_steps, duration_ms=duration_ms
-    )
+    now_us = time.time_ns() // 1_000
+    request = plan_request(view, progress, settings.detect, now_us=now_us, steps=asked_steps, duration_ms=duration_ms)
+    silent = silence(announced, view, now_us=now_us, interval_ms=settings.agent.announce_interval_ms)
+    if silent:
+        err().print(f"warning: {one_line(silent)}")
     send_request(settings.kafka, request)
     start = (
         f"from step {request.start_step}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from eroica.bus import BusProducer, CompactedTable, cloudevent_headers, read_partitions
@@ -16,11 +17,15 @@ from eroica.schemas.jobs import JobAnnouncement
 from eroica.schemas.ranks import format_ranks
 from eroica.schemas.settings import DetectSettings, KafkaSettings
 from eroica.schemas.topics import message_key
+from eroica.schemas.wording import say_count
 from eroica.topology import JobView, merge_announcements
 
 LOOK_BACK_MS = 60_000
 """How far back the job's progress is looked for."""
 READ_TIMEOUT_S = 30.0
+SILENT_INTERVALS = 2
+"""A host that has not been announced for so many intervals is silent, to us as to the agents."""
+MAX_HOSTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +93,44 @@ def progress_of(partials: list[StepPartial], view: JobView) -> Progress | None:
     return Progress(last, sum(recent) / len(recent) if recent else 0.0)
 
 
+def silence(announced: Iterable[JobAnnouncement], view: JobView, *, now_us: int, interval_ms: int) -> str:
+    """One sentence on the hosts of *view*'s launch that have not been announced for two intervals; empty if none. Pure.
+
+    Their processes or agents may be gone without a word; or the clocks differ, which is why it is only said.
+    """
+    spoke: dict[str, int] = {}
+    for one in announced:
+        if (one.job, one.run_id) == (view.job, view.run_id) and not one.ended and one.announced_at_us > 0:
+            spoke[one.host] = max(one.announced_at_us, spoke.get(one.host, 0))
+    old = {host: now_us - at for host, at in spoke.items() if now_us - at > SILENT_INTERVALS * interval_ms * 1_000}
+    if not old:
+        return ""
+    named = ", ".join(sorted(old)[:MAX_HOSTS]) + (", …" if len(old) > MAX_HOSTS else "")
+    return (
+        f"{len(old)} of {say_count(len(view.hosts.names), 'host')} ({named}) last announced the job "
+        f"{_say_age(min(old.values()))} ago or more, and should every {interval_ms / 1_000:g} s: if its processes were killed, "
+        f"or no agent runs there, nobody will answer. Look there with: eroica doctor"
+    )
+
+
+def _say_age(age_us: int) -> str:
+    seconds = age_us // 1_000_000
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7_200 else f"{seconds // 3_600} h"
+
+
 def find_job(settings: KafkaSettings, job: str) -> JobView:
     """The newest launch of *job* as its hosts announced it.
 
-    :raises UsageError: nobody announced a job of this name; says which there are.
     :raises TopologyError: the announcements contradict each other.
+    :raises UsageError, BrokerError: as :func:`announcements_of`.
+    """
+    return merge_announcements(announcements_of(settings, job))
+
+
+def announcements_of(settings: KafkaSettings, job: str) -> list[JobAnnouncement]:
+    """The last word of each host on *job*, of any launch.
+
+    :raises UsageError: nobody announced a job of this name; says which there are.
     :raises BrokerError: broker unreachable or topic missing.
     """
 
@@ -110,7 +148,7 @@ def find_job(settings: KafkaSettings, job: str) -> JobView:
             where=f"job {job}",
             do="check that an agent runs on its hosts",
         )
-    return merge_announcements(mine)
+    return mine
 
 
 def find_progress(settings: KafkaSettings, view: JobView, *, now_ms: int) -> Progress | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from eroica.bus import check_broker, ensure_topics
+from eroica.bus import check_broker, ensure_topics, groups_with_members
 from eroica.localizer.playbook import load_playbook
 from eroica.producers.agent.amd import AmdSource
 from eroica.producers.agent.exporters import DCGM, ExporterSource
@@ -35,6 +35,8 @@ MIN_SHM_BYTES = 1 << 30
 MIN_DATAGRAM_QUEUE = 64
 """Events that may wait for an agent that is busy; some kernels allow only ten."""
 MIN_FILES = 1_024
+SERVICES = ("detect", "group", "localize")
+"""Those of the pipeline; each is a consumer group of its name."""
 _CAP_SYS_PTRACE = 19
 _TIME_ERROR = 5
 _PROC = Path("/proc/sys")
@@ -130,6 +132,22 @@ def broker_and_topics(settings: EroicaSettings) -> Iterator[Check]:
         yield Check("topics", "bad", missing, f"eroica topics ensure --prefix {settings.kafka.prefix}")
     else:
         yield Check("topics", "ok", f"all there under {settings.kafka.prefix}")
+    yield services(settings)
+
+
+def services(settings: EroicaSettings) -> Check:
+    """Do the services run, on whatever machine?"""
+    name = "services"
+    try:
+        found = groups_with_members(settings.kafka, SERVICES)
+    except EroicaError as error:
+        return Check(name, "hint", f"cannot tell, {error.where}: {error.what}", error.do)
+    missing = [service for service in SERVICES if service not in found]
+    if missing:
+        also = f"; {', '.join(s for s in SERVICES if s in found)} {'runs' if len(found) == 1 else 'run'}" if found else ""
+        advice = f"verdicts need them all; start: {', '.join(f'eroica {service}' for service in missing)}"
+        return Check(name, "hint", f"the broker sees no {' and no '.join(missing)} under {settings.kafka.prefix}{also}", advice)
+    return Check(name, "ok", f"{', '.join(SERVICES)} run, as the broker sees them")
 
 
 def stack_dumps(ptrace_scope: str | None, capabilities: int, py_spy: str | None) -> Check:

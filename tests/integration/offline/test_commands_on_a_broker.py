@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from contextlib import ExitStack
 from typing import Any
 
+import msgspec
 import pytest
 
-from eroica.bus import BusProducer, ensure_topics
+from eroica.bus import BusProducer, GroupConsumer, ensure_topics
 from eroica.cli.main import main
 from eroica.schemas.codec import encode
 from eroica.schemas.jobs import JobAnnouncement, RankInfo
@@ -111,12 +113,52 @@ def test_a_profile_by_hand_reaches_the_control_topic(tansu: Any, prefix: str, ca
     request = json.loads(shown.out)
     assert (request["job"], request["steps"], request["reason"], request["classes"]) == ("j", 3, "manual", {"all": "0-1"})
     assert "its progress is unknown" in shown.err
+    assert "warning" not in shown.err
+    put(settings, "jobs", ("j/a", encode(msgspec.structs.replace(host, announced_at_us=1))))
+    assert main(["profile", "j", "--steps", "3", *words]) == 0
+    assert "1 of 1 host (a) last announced the job" in " ".join(capsys.readouterr().err.split())
+    put(settings, "jobs", ("j/a", encode(msgspec.structs.replace(host, announced_at_us=2, ended=True))))
+    assert main(["profile", "j", "--steps", "3", *words]) == 2
+    assert "the job has ended" in capsys.readouterr().err
+    put(settings, "jobs", ("j/a", encode(msgspec.structs.replace(host, announced_at_us=3))))
 
     answer = threading.Thread(target=lambda: put(settings, "verdicts", ("j", verdict(7))))
     answer.start()
     assert main(["profile", "j", "--wait", "--timeout", "2", *words]) == 3
     answer.join()
     assert "no verdict came" in capsys.readouterr().err
+
+
+def test_the_doctor_sees_which_services_run(broker: Any, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
+    ensure_topics(settings)
+
+    def services() -> dict[str, str]:
+        assert main(["doctor", "--json", *options(broker, prefix)]) in (0, 1)
+        (found,) = [check for check in json.loads(capsys.readouterr().out) if check["name"] == "services"]
+        return dict(found)
+
+    nobody = services()
+    assert nobody["level"] == "hint"
+    assert all(f"eroica {service}" in nobody["do"] for service in ("detect", "group", "localize"))
+    with ExitStack() as members:
+        join(settings, "localize", "groups", members)
+        some = services()
+        assert (some["level"], some["do"].count("eroica ")) == ("hint", 2)
+        assert "no detect and no group" in some["found"] and "localize runs" in some["found"]
+        join(settings, "detect", "iterations", members)
+        join(settings, "group", "summaries", members)
+        assert services()["level"] == "ok"
+    assert services() == nobody
+
+
+def join(settings: KafkaSettings, group: str, topic: str, members: ExitStack) -> None:
+    """A member of *group*, until *members* closes, that has its share of the partitions."""
+    member = GroupConsumer(settings, group, [topic])
+    members.callback(member.close)
+    for _ in member.batches(poll_s=0.1):
+        if member.assigned:
+            return
 
 
 def test_a_taken_port_is_said(tansu: Any) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from eroica.consumers.manual import Progress, plan_request, progress_of
+from eroica.consumers.manual import Progress, plan_request, progress_of, silence
 from eroica.schemas.codec import decode_as, encode
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.errors import SchemaError, UsageError
@@ -18,22 +19,23 @@ pytestmark = pytest.mark.unit
 SETTINGS = DetectSettings(lead_ms=2_000, lead_steps=3)
 
 
+def hosts(*, ended: bool = False) -> list[JobAnnouncement]:
+    return [
+        JobAnnouncement(
+            job="j",
+            run_id="1",
+            host=host,
+            world_size=4,
+            ranks=[RankInfo(rank=r) for r in ranks],
+            started_at_us=1,
+            ended=ended,
+        )
+        for host, ranks in (("a", (0, 1)), ("b", (2, 3)))
+    ]
+
+
 def view(*, ended: bool = False) -> JobView:
-    hosts = [("a", (0, 1)), ("b", (2, 3))]
-    return merge_announcements(
-        [
-            JobAnnouncement(
-                job="j",
-                run_id="1",
-                host=host,
-                world_size=4,
-                ranks=[RankInfo(rank=r) for r in ranks],
-                started_at_us=1,
-                ended=ended,
-            )
-            for host, ranks in hosts
-        ]
-    )
+    return merge_announcements(hosts(ended=ended))
 
 
 def partial(first: int, means: list[float], *, run_id: str = "1", job: str = "j") -> StepPartial:
@@ -106,3 +108,31 @@ def test_progress_is_that_of_this_launch() -> None:
 def test_a_profile_that_nobody_would_serve_is_not_asked_for() -> None:
     with pytest.raises(SchemaError, match="too long"):
         plan_request(view(), None, SETTINGS, now_us=1, steps=10**6)
+
+
+MINUTE = 60_000_000
+
+
+@pytest.mark.parametrize(
+    ("spoke", "says"),
+    [
+        ({"a": 100, "b": 100}, ""),
+        ({"a": 98, "b": 100}, ""),
+        ({"a": 97, "b": 100}, "1 of 2 hosts (a) last announced the job 3 min ago or more, and should every 60 s"),
+        ({"a": 40, "b": 97}, "2 of 2 hosts (a, b) last announced the job 3 min ago or more"),
+        ({"a": 0, "b": 100}, ""),
+    ],
+    ids=["all speak", "on the edge", "one is silent", "all are silent", "of one it is not known"],
+)
+def test_hosts_that_are_silent_are_said(spoke: dict[str, int], says: str) -> None:
+    announced = [msgspec.structs.replace(one, announced_at_us=spoke[one.host] * MINUTE) for one in hosts()]
+    old = [msgspec.structs.replace(one, run_id="0", announced_at_us=1) for one in hosts()]
+    said = silence([*old, *announced], view(), now_us=100 * MINUTE, interval_ms=60_000)
+    assert says in said
+    assert bool(said) is bool(says)
+
+
+def test_a_host_that_has_ended_is_not_silent() -> None:
+    one, other = (msgspec.structs.replace(a, announced_at_us=1) for a in hosts())
+    said = silence([msgspec.structs.replace(one, ended=True), other], view(), now_us=100 * MINUTE, interval_ms=60_000)
+    assert "1 of 2 hosts (b) last announced the job 99 min ago" in said
