@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import json
@@ -55,8 +56,13 @@ def prepare_streams() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  # open to the end
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or not _holds_all(stream)):
             stream.reconfigure(errors="replace")
+
+
+def _holds_all(stream: io.TextIOWrapper) -> bool:
+    """Whether the encoding has every character; in the C locale it is ASCII, with a way out for bytes of names only."""
+    return codecs.lookup(stream.encoding).name in ("utf-8", "utf-16", "utf-32")
 
 
 def is_lost(error: OSError) -> bool:

@@ -52,7 +52,7 @@ def test_a_stream_that_cannot_be_written(command: str, code: int, says: str) -> 
     assert "Traceback" not in told and "internal error" not in told
 
 
-@pytest.mark.parametrize("encoding", ["ascii:strict", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii:strict", "ascii:surrogateescape", "latin-1", "utf-8"])
 @pytest.mark.parametrize(
     "command", [LAYOUT, "topology --framework ü --world 2", "doctor --bootstrap 127.0.0.1:1", "schema settings"]
 )
