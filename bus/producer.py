@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -25,12 +26,28 @@ _log = logging.getLogger(__name__)
 POLL_S = 0.1
 """Longest wait of the background thread in one poll: bounds how late a delivery is reported and how long close() waits."""
 
+RENEW_S = 10.0
+"""A client that the broker does not know any more is replaced at most once in so long."""
+
 FINAL_FLUSH_S = 1.0
 """Longest wait for the reports of a client that was purged: they are local, so this is never reached in practice."""
 
 OnDelivery = Callable[[EroicaError | None], None]
 """Called from the background thread with ``None`` for a delivered message, else with the reason of its loss: a
 :class:`BrokerAway` where another try may succeed."""
+
+_LOST_PLACE = frozenset(
+    {
+        KafkaError.PRODUCER_FENCED,
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.UNKNOWN_PRODUCER_ID,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    }
+)
+"""Why a message was lost where the client's number or its place means nothing to the broker, which began anew: so it goes on for
+ever, since none of it need be fatal to the client."""
 
 _alive: weakref.WeakSet[BusProducer] = weakref.WeakSet()
 _abandoned: list[Any] = []
@@ -77,6 +94,7 @@ class BusProducer:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._fatal = False
+        self._renew_from = 0.0
         self._counters = ProducerCounters()
         _alive.add(self)
 
@@ -99,10 +117,7 @@ class BusProducer:
         :returns: False, and counts ``refused``, when the queue is full or the client can't take it now: try later or drop it.
         :raises MessageTooLarge: when the value is over the topic's limit, since no later try can succeed.
         """
-        limit = message_limit_bytes(topic)
-        size = len(value or b"")
-        if size > limit or len(key or b"") + sum(len(n) + len(v) for n, v in headers) > BATCH_OVERHEAD_BYTES - 1024:
-            raise MessageTooLarge(f"a message of {size} bytes (limit {limit}) or its key and headers are too large", where=topic)
+        check_size(topic, key, value, headers)
         options: dict[str, Any] = {}
         if timestamp_ms is not None:
             options["timestamp"] = timestamp_ms
@@ -185,7 +200,9 @@ class BusProducer:
             self._client = Producer(config)
         except KafkaException as error:
             raise translate(error, self._settings.bootstrap) from error
-        self._thread = threading.Thread(target=_poll, args=(self._client, self._stop), name="eroica-producer-poll", daemon=True)
+        self._thread = threading.Thread(
+            target=_poll, args=(self._client, self._stop, self._lost_place), name="eroica-producer-poll", daemon=True
+        )
         self._thread.start()
         return self._client
 
@@ -205,6 +222,17 @@ class BusProducer:
                 self._counters = replace(count, delivered=count.delivered + 1)
             else:
                 self._counters = replace(count, lost=count.lost + 1, last_error=error.str())
+                if error.code() in _LOST_PLACE:
+                    self._lost_place(error)
+
+    def _lost_place(self, error: KafkaError) -> None:
+        """The broker knows nothing of this client any more: another one has to take its place, but not many a second."""
+        with self._lock:
+            now = time.monotonic()
+            if self._fatal or now < self._renew_from:
+                return
+            self._renew_from, self._fatal = now + RENEW_S, True
+        _log.warning("producer %s: %s; begins anew", self._client_id, error.str())
 
     def _on_other_cluster(self) -> None:
         with self._lock:
@@ -232,11 +260,29 @@ class _ClientLog:
         self._log.log(level, text, *arguments)
 
 
-def _poll(client: Producer, stop: threading.Event) -> None:
-    """Serve delivery reports until *stop*."""
+def check_size(topic: str, key: bytes | str | None, value: bytes | None, headers: Headers = ()) -> None:
+    """That a message for *topic* (short name) can be sent at all.
+
+    :raises MessageTooLarge: no later try can succeed.
+    """
+    limit, size = message_limit_bytes(topic), len(value or b"")
+    if size > limit:
+        raise MessageTooLarge(f"a message of {size} bytes is over the limit of {limit}", where=topic)
+    beside, room = len(key or b"") + sum(len(name) + len(told) for name, told in headers), BATCH_OVERHEAD_BYTES - 1024
+    if beside > room:
+        raise MessageTooLarge(f"key and headers of a message have {beside} bytes, over the limit of {room}", where=topic)
+
+
+def _poll(client: Producer, stop: threading.Event, on_fatal: Callable[[KafkaError], None]) -> None:
+    """Serve delivery reports until *stop*. That a client ended for good is told to *on_fatal*; its reports still come."""
     while not stop.is_set():
-        client.poll(POLL_S)
-    client.flush(FINAL_FLUSH_S)
+        try:
+            client.poll(POLL_S)
+        except KafkaException as error:
+            on_fatal(error.args[0])
+            stop.wait(POLL_S)
+    with contextlib.suppress(KafkaException):
+        client.flush(FINAL_FLUSH_S)
 
 
 def _after_fork_in_child() -> None:

@@ -24,5 +24,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     schema_version: str = SCHEMA_VERSION
 
 
+MAX_NAME_CHARS = 4_000
+"""Of a job, a launch, a request, a class, a host: a key holds up to three of them, and headers and key have 64 KB."""
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a message."""

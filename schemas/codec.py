@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 import orjson
 
-from eroica.schemas.base import SCHEMA_VERSION, Message
+from eroica.schemas.base import MAX_NAME_CHARS, SCHEMA_VERSION, Message
 from eroica.schemas.errors import MessageTooLarge, SchemaError, UnknownMajorVersion
 from eroica.schemas.topics import MESSAGE_TOPIC, TOPICS, Topic
 
@@ -35,6 +35,10 @@ def encode(message: Message) -> bytes:
     return raw
 
 
+_NAMES = ("job", "run_id", "request", "cls", "host", "verdict_id", "who")
+"""Fields that hold such a name, or a record with such fields."""
+
+
 def decode(topic: str, raw: bytes | None, where: str = "") -> Message:
     """Decode a value of *topic* (short name).
 
@@ -58,6 +62,7 @@ def decode(topic: str, raw: bytes | None, where: str = "") -> Message:
         raise SchemaError(f"not a message of this topic: {str(error)[:300]}", where=place) from error
     if message.schema_version.partition(".")[0] != _MAJOR:
         _refuse(message.schema_version, place)
+    _check_names(message, place)
     return message
 
 
@@ -72,6 +77,16 @@ def decode_as(kind: type[M], raw: bytes | None, where: str = "") -> M:
 def encoded_size(message: Message) -> int:
     """Bytes that *message* would take, whatever its topic's limit."""
     return len(_dump(message))
+
+
+def _check_names(record: msgspec.Struct, where: str) -> None:
+    """What keys are made of has to fit into one: nobody could pass a longer name on."""
+    for field in _NAMES:
+        name = getattr(record, field, None)
+        if isinstance(name, str) and len(name) > MAX_NAME_CHARS:
+            raise SchemaError(f"a name of {len(name)} characters (at most {MAX_NAME_CHARS}) in `{field}`", where=where)
+        if isinstance(name, msgspec.Struct):
+            _check_names(name, where)
 
 
 class _Head(msgspec.Struct):

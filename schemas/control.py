@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from eroica.schemas.base import Int, Message
+from eroica.schemas.base import MAX_NAME_CHARS, Int, Message
 from eroica.schemas.errors import SchemaError
 from eroica.schemas.ranks import MAX_RANK, RankRanges
 
@@ -75,6 +75,8 @@ def checked_classes(request: ProfileRequest) -> dict[str, RankRanges]:
         )
     if len(request.classes) > MAX_CLASSES:
         raise SchemaError(f"{len(request.classes)} classes are more than {MAX_CLASSES}", where=where)
+    if any(len(name) > MAX_NAME_CHARS for name in request.classes):
+        raise SchemaError(f"the name of a class has over {MAX_NAME_CHARS} characters", where=where)
     classes = {name: RankRanges.parse(text) for name, text in request.classes.items()}
     ranges = sorted((a, b) for ranks in classes.values() for a, b in zip(ranks.firsts, ranks.lasts, strict=True))
     if any(first <= last for (_, last), (first, _) in pairwise(ranges)):

@@ -21,7 +21,7 @@ from eroica.bus.config import message_limit_bytes
 from eroica.bus.dlq import DeadLetterLimit, RefusalLog, dead_letter
 from eroica.bus.message import Headers, Incoming
 from eroica.bus.outage import RETRY_S, Outage
-from eroica.bus.producer import BusProducer
+from eroica.bus.producer import BusProducer, check_size
 from eroica.schemas.codec import encode
 from eroica.schemas.errors import BrokerAway, BrokerError, EroicaError
 from eroica.schemas.outputs import Output
@@ -176,4 +176,5 @@ class Outbox:
         headers = cloudevent_headers(
             event_type=f"io.eroica.{kind}", source=f"/{self._stage}", event_id=f"{kind}-{digest}", time_ms=time_ms
         )
+        check_size(output.topic, output.key, value, headers)
         return Letter(output.topic, output.key, value, headers, partition)

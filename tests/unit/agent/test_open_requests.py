@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from agent_unit_kit import MONO_NS, NOW_US, hello, iteration, request
 
+from eroica.producers.agent import openrequests
 from eroica.producers.agent.answered import KEEP_US, Answered
 from eroica.producers.agent.counters import Counters
 from eroica.producers.agent.hoststate import HostState
 from eroica.producers.agent.launches import SETTLE_NS
-from eroica.producers.agent.openrequests import MAX_OPEN, MAX_TEXT, OpenRequests
+from eroica.producers.agent.openrequests import MAX_OPEN, OpenRequests
 from eroica.producers.agent.requests import closed_at_us, past_at_us
 from eroica.producers.hook.command import ProfileCommand
 from eroica.producers.hook.said import REMEMBERED, Said
@@ -73,14 +74,14 @@ def test_whoever_appears_when_nobody_waits_any_more_is_not_asked() -> None:
     assert open_.ids() == set()
 
 
-def test_open_requests_take_bounded_memory_and_impossible_ones_are_refused() -> None:
+def test_open_requests_take_bounded_memory_and_impossible_ones_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     open_ = OpenRequests()
     for number in range(MAX_OPEN + 5):
         open_.add(request(request=f"r{number}"))
     assert len(open_.ids()) == MAX_OPEN and "r4" not in open_.ids()
-    long = "x" * (MAX_TEXT // 2)
+    monkeypatch.setattr(openrequests, "MAX_TEXT", 7_000)
     for name in "ab":
-        open_.add(request(request=name, classes={long: "0-3"}))
+        open_.add(request(request=name, classes={"x" * 3_900: "0-3"}))
     assert open_.ids() == {"b"}
     with pytest.raises(SchemaError):
         open_.add(request(classes={"all": "0-9"}))

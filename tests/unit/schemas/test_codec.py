@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -67,6 +68,8 @@ def test_unknown_fields_are_ignored_within_a_major_version() -> None:
         (b'{"schema_version":"3.1","kind":"profile_request","everything":"else"}', UnknownMajorVersion, "3.1"),
         (b'{"schema_version":"newest","kind":"profile_request"}', SchemaError, "newest"),
         (b'{"schema_version":"0.9","kind":"profile_request"}', SchemaError, "0.9"),
+        (encode(msgspec.structs.replace(REQUEST, request="r" * 70_000)), SchemaError, "a name of 70000 characters"),
+        (encode(msgspec.structs.replace(REQUEST, job="j" * 4_001)), SchemaError, "in `job`"),
         (b" " * (TOPICS["control"].max_message_bytes + 1), MessageTooLarge, "over the limit"),
     ],
 )
