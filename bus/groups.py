@@ -17,7 +17,7 @@ _NOBODY = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 def groups_with_members(settings: KafkaSettings, groups: Iterable[str]) -> frozenset[str]:
     """Those of *groups* (names without the prefix) that have a member now.
 
-    A member that was killed counts until its session is over, some ten seconds; the embedded broker keeps it for ever. The state
+    A member that was killed counts until its session is over, some ten seconds; on the embedded broker much longer. The state
     of the group tells, for the embedded broker does not list members.
 
     :raises BrokerError: broker unreachable, or rights missing.
