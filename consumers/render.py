@@ -97,6 +97,8 @@ def _facts(verdict: Verdict) -> Table:
     _row(table, "seen", _coverage(verdict.coverage))
     for note in verdict.coverage.notes[:MAX_NOTES]:
         _row(table, "", one_line(say_times(note)))
+    if (left := len(verdict.coverage.notes) - MAX_NOTES) > 0:
+        _row(table, "", f"and {say_count(left, 'more note')}: --json shows all")
     _row(table, "when", one_line(verdict.event_time, 40) or "not known: the input holds no date")
     _row(table, "id", one_line(verdict.verdict_id, 80))
     return table

@@ -154,3 +154,10 @@ def test_a_table_of_small_times_is_in_microseconds() -> None:
     assert ["own", "time,", "µs", "z"] in lines
     assert ["→", "rank", "1", "12.3", "12"] in lines
     assert ["rank", "2", "–", "1"] in lines
+
+
+@pytest.mark.parametrize(("count", "said"), [(6, ""), (7, "and 1 more note: --json shows all"), (20, "and 14 more notes")])
+def test_notes_that_are_left_out_are_counted(count: int, said: str) -> None:
+    text = shown([], [f"note number {n}" for n in range(count)])
+    assert text.count("note number") == min(count, 6)
+    assert said in text and ("more note" in text) == bool(said)
