@@ -192,3 +192,10 @@ class Readings(Sequence[tuple[int, str, float]]):
 
     def __iter__(self) -> Iterator[tuple[int, str, float]]:
         return zip(self.row.tolist(), [self.names[i] for i in self.name.tolist()], self.mean.tolist(), strict=True)
+
+
+def split_metric(full: str) -> tuple[str, str, str]:
+    """Device, name and unit of a reading that is called ``device:name[unit]``."""
+    head, _, unit = full.rpartition("[")
+    device, _, name = (head or full).rpartition(":")
+    return device, name, unit.rstrip("]") if head else ""

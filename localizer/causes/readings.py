@@ -10,6 +10,7 @@ import numpy as np
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import name_rows
 from eroica.localizer.robust import spread_of
+from eroica.localizer.tables import split_metric
 from eroica.schemas.verdicts import Evidence
 
 ODD_SPREADS = 8.0
@@ -66,7 +67,7 @@ def tells_of(frame: Frame, medium: str) -> bool:
 
 
 def _about(name: str) -> tuple[str, str] | None:
-    plain = name.rpartition(":")[2].partition("[")[0].lower()
+    plain = split_metric(name)[1].lower()
     return next(((medium, bad) for pattern, medium, bad in LINK_READINGS if re.search(pattern, plain)), None)
 
 

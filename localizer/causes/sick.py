@@ -12,6 +12,7 @@ import numpy as np
 from eroica.localizer.causes.readings import MAX_ODD_SHARE, OddReading
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.own import Bools
+from eroica.localizer.tables import split_metric
 
 RULE = "eroica/sick-host"
 
@@ -88,6 +89,6 @@ def sick_readings(frame: Frame, rows: Ints) -> list[OddReading]:
 
 def _limits(frame: Frame) -> list[tuple[int, Limit]]:
     """The readings that this page knows, by their number in the frame."""
-    plain = [full.rpartition(":")[2].partition("[")[0] for full in frame.metrics.names]
     by_name = {one.name: one for one in LIMITS}
+    plain = [split_metric(full)[1] for full in frame.metrics.names]
     return [(code, by_name[name]) for code, name in enumerate(plain) if name in by_name]

@@ -104,10 +104,9 @@ def find_common_pauses(measures: Measures) -> list[Finding]:
 def common_pause(measures: Measures) -> tuple[str, float]:
     """The kind of pause that takes most of a step on the median rank, and how long, µs; loading only if nothing else is there."""
     frame, own = measures.frame, measures.own.own_us
-    steps = np.maximum(np.bincount(frame.step_row, minlength=frame.size), 1)
     pauses = frame.pauses
     each = {
-        what: float(np.median(sums(pauses.row[at], pauses.total_us[at], frame.size) / steps))
+        what: float(np.median(sums(pauses.row[at], pauses.total_us[at], frame.size) / frame.steps_of))
         for what, at in pauses.by_kind().items()
         if what in CAUSES
     }
@@ -125,7 +124,7 @@ def _first_step_late(measures: Measures) -> Floats:
     """
     frame, own = measures.frame, measures.own.own_us
     late = own[:, 0] - np.median(own[:, 1:], axis=1) if own.shape[1] > 1 else np.zeros(frame.size)
-    longer = np.bincount(frame.step_row, minlength=frame.size) > max(own.shape[1], 1)
+    longer = frame.steps_of > max(own.shape[1], 1)
     if longer.any():
         order = np.lexsort((frame.step, frame.step_row))
         row, length = frame.step_row[order], frame.step_us[order]

@@ -11,7 +11,7 @@ from eroica.localizer.causes.readings import reading_evidence
 from eroica.localizer.causes.sick import RULE as SICK_RULE
 from eroica.localizer.causes.sick import sick_readings
 from eroica.localizer.causes.spread import PROVEN
-from eroica.localizer.frame import Floats
+from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.own import phase_table
 from eroica.localizer.robust import row_medians
@@ -63,40 +63,45 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
         compared_with=f"{against}, {name_rows(frame, rest)}",
     )  # fmt: skip
     doubt = 0.0 if found.since_past else UNSEEN_PAST
-    if (sick := _sick_machine(measures, found, evidence, doubt)) is not None:
+    rows = np.flatnonzero(model.stage == stage)
+    host = _only_host(measures, rows)
+    if (sick := _sick_machine(measures, found, rows, host, evidence, doubt)) is not None:
         return [sick], []
     finding = Finding(
         cls="pipeline_stage", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=[evidence], stages=[stage],
         gain_us=found.loss_us, doubt=doubt,
     )  # fmt: skip
-    return [finding], _host_note(measures, stage)
+    return [finding], _host_note(measures, stage, host)
 
 
-def _host_note(measures: Measures, stage: int) -> list[str]:
+def _host_note(measures: Measures, stage: int, host: str | None) -> list[str]:
     """That a stage is one host as a whole: then the host may be what is slow."""
-    host = _only_host(measures, stage)
     if host is None or np.any(measures.model.stage[measures.rows_of_hosts[host]] != stage):
         return []
     return [f"stage {stage} is all of host {host}, and no reading tells the host from the layers"]
 
 
-def _only_host(measures: Measures, stage: int) -> str | None:
-    """The one host, of several, that has all workers of a stage."""
-    names = {measures.frame.hosts[row] for row in np.flatnonzero(measures.model.stage == stage).tolist()}
+def _only_host(measures: Measures, rows: Ints) -> str | None:
+    """The one host, of several, that has all of *rows*."""
+    names = {measures.frame.hosts[row] for row in rows.tolist()}
     host = next(iter(names))
     return host if len(names) == 1 and host in measures.rows_of_hosts and len(measures.rows_of_hosts) > 1 else None
 
 
-def _sick_machine(measures: Measures, found: HeavyStage, evidence: Evidence, doubt: float) -> Finding | None:
-    """The host or worker that has the whole stage, if its readings are bad or it waits for data: no layers do that."""
-    frame, host = measures.frame, _only_host(measures, found.stage)
-    rows = np.flatnonzero(measures.model.stage == found.stage)
-    if host is not None:
-        rows = np.array(measures.rows_of_hosts[host], dtype=np.int64)
-    elif rows.size > 1:
+def _sick_machine(
+    measures: Measures, found: HeavyStage, of_stage: Ints, host: str | None, evidence: Evidence, doubt: float
+) -> Finding | None:
+    """The host or worker that has the whole stage, if its readings are bad or it waits for data: no layers do that.
+
+    :param of_stage: rows of the stage.
+    :param host: the one that has them all, of several.
+    """
+    if host is None and of_stage.size > 1:
         return None
+    frame = measures.frame
+    rows = of_stage if host is None else np.array(measures.rows_of_hosts[host], dtype=np.int64)
     odd = sick_readings(frame, rows)
-    if not odd and not _loads(measures, found):
+    if not odd and not _loads(measures, found, of_stage):
         return None
     return Finding(
         cls="host" if rows.size > 1 else "worker", ranks=frame.ranks[rows], explains=0.0, confidence=0.0,
@@ -107,11 +112,9 @@ def _sick_machine(measures: Measures, found: HeavyStage, evidence: Evidence, dou
     )  # fmt: skip
 
 
-def _loads(measures: Measures, found: HeavyStage) -> bool:
+def _loads(measures: Measures, found: HeavyStage, of_stage: Ints) -> bool:
     """Whether most of what the stage takes beyond the expected is waiting for data."""
-    own = measures.own
-    rows = np.flatnonzero(measures.model.stage == found.stage)
-    data = row_medians(phase_table(measures.frame, own.steps, ("data",))[rows])
+    data = row_medians(phase_table(measures.frame, measures.own.steps, ("data",))[of_stage])
     return bool(np.median(data) >= HALF * (found.level_us[found.stage] - found.expected_us))
 
 

@@ -27,12 +27,11 @@ def lost_time(item: Item) -> Explanation:
         "late in the worst step, ms": late.max(axis=1) / 1e3,
         "late in the mean step, ms": late.mean(axis=1) / 1e3,
     }
-    steps = np.maximum(np.bincount(frame.step_row, minlength=frame.size), 1)
     for kind in sorted({what for _, what, *_ in frame.pauses}):
         total = np.zeros(frame.size)
         for row, what, _, total_us, _ in frame.pauses:
             total[row] += total_us if what == kind else 0.0
-        columns[f"{kind} per step, ms"] = total / steps / 1e3
+        columns[f"{kind} per step, ms"] = total / frame.steps_of / 1e3
     best = min(again, key=lambda e: abs(e.value - printed.value))
     return Explanation(
         "value: time of a step that would be given back if nobody were later than usual in the role in that step, or the time "

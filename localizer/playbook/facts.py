@@ -17,6 +17,7 @@ from eroica.localizer.playbook.model import UNITS, Condition
 from eroica.localizer.playbook.patterns import fits, found, in_stack
 from eroica.localizer.profile import WAITING_CATEGORY, function_label
 from eroica.localizer.stacks import main_stack
+from eroica.localizer.tables import split_metric
 from eroica.schemas.ranks import format_ranks, say_ranks
 
 Bools = npt.NDArray[np.bool_]
@@ -261,13 +262,6 @@ class Facts:
             labels = [label for label in labels if categories.get(label) in condition.category]
         hit = sum(any(found(str(condition.named), part) for part in label.split(" < ")) for label in labels)
         return hit / len(self.named) if self.named else 0.0
-
-
-def split_metric(full: str) -> tuple[str, str, str]:
-    """Device, name and unit of a reading that is called ``device:name[unit]``."""
-    head, _, unit = full.rpartition("[")
-    device, _, name = (head or full).rpartition(":")
-    return device, name, unit.rstrip("]") if head else ""
 
 
 def _is(condition: Condition, name: str, stack: str, category: str, resource: str) -> bool:
