@@ -1,4 +1,4 @@
-"""Child processes that never outlive us, and the ports that they listen on."""
+"""Child processes that never outlive us."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,45 +14,11 @@ from pathlib import Path
 
 import psutil
 
-from eroica.schemas.errors import BrokerError, UsageError
+from eroica.schemas.errors import BrokerError
 
-LOOPBACK = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
 _LOG_TAIL_BYTES = 4_096
 _ATTEMPTS = 3
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now; whoever starts a server there must still check that it got it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
-def require_free(port: int) -> None:
-    """Refuse a port that is taken.
-
-    :raises UsageError: somebody listens there; names the process where the system tells.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            owner = listener(port)
-            who = f" by process {owner}" if owner else ""
-            raise UsageError(f"port {port} is taken{who}", do="choose another with --port, or end that process") from error
-
-
-def listener(port: int) -> int | None:
-    """The process that listens on *port* of this machine; ``None`` when nobody does or we may not know."""
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
-                return connection.pid
-    except psutil.AccessDenied:
-        return None
-    return None
 
 
 def launch_or_stop(launch: Callable[[], None], stop: Callable[[], None], *, again: bool) -> None:

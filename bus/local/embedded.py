@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from types import TracebackType
 
-from eroica.bus.local.children import LOOPBACK, Child, free_port, launch_or_stop, require_free
+from eroica.bus.local.children import Child, launch_or_stop
 from eroica.bus.local.folders import OwnFolder, sweep
+from eroica.bus.local.ports import LOOPBACK, free_port, require_free
 from eroica.bus.probe import check_broker
 from eroica.schemas.errors import BrokerError, MissingDependency, extra_missing
 from eroica.schemas.settings import KafkaSettings

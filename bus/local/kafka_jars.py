@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from eroica.bus.local.children import LOOPBACK, Child, free_port, launch_or_stop, require_free
+from eroica.bus.local.children import Child, launch_or_stop
 from eroica.bus.local.jars import data_file, ensure_jars, find_java
+from eroica.bus.local.ports import LOOPBACK, free_ports, require_free
 from eroica.bus.probe import check_broker
 from eroica.schemas.errors import BrokerError, UsageError
 from eroica.schemas.settings import KafkaSettings
@@ -124,7 +125,8 @@ class KafkaCluster:
         self._folder.mkdir(parents=True, exist_ok=True)
         for index in range(self._count):
             if self._wish is None:
-                ports = (free_port(), free_port())
+                first = free_ports(2)
+                ports = (first, first + 1)
             else:
                 ports = (self._wish + 2 * index, self._wish + 2 * index + 1)
                 for port in ports:

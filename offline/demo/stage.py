@@ -16,9 +16,9 @@ import numpy as np
 
 from eroica.bus import check_broker, delete_topics, ensure_topics
 from eroica.bus.local import EmbeddedBroker
-from eroica.bus.local.children import LOOPBACK, free_port
 from eroica.bus.local.embedded import PREFIX as BROKER_PREFIX
 from eroica.bus.local.folders import LOCK, OwnFolder, sweep
+from eroica.bus.local.ports import LOOPBACK, free_port
 from eroica.offline.demo.processes import Processes
 from eroica.offline.demo.scenario import HOSTS, Scenario
 from eroica.schemas.errors import EroicaError, MissingDependency

@@ -17,7 +17,7 @@ import pytest
 
 from eroica.bus import BusProducer, ensure_topics, read_partitions
 from eroica.bus.local import KafkaCluster
-from eroica.bus.local.children import free_port
+from eroica.bus.local.ports import free_ports
 from eroica.bus.producer import wait_delivered
 from eroica.localizer.core import LocalizerCore
 from eroica.schemas.codec import decode_as, encode
@@ -193,7 +193,7 @@ def test_a_broker_that_crashes_and_one_that_comes_back_empty_are_waited_for(
     prefix: str, tmp_path: Path, kafka3: KafkaCluster
 ) -> None:
     """kafka3 only says whether there is a Kafka at all."""
-    port, data = free_port(), tmp_path / "kafka"
+    port, data = free_ports(2), tmp_path / "kafka"
     running: Services | None = None
     outputs = emitted(tmp_path)
     expected = comparable(calm_verdict(outputs))

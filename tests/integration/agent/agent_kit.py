@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eroica.bus import BusProducer, Incoming, read_partitions
-from eroica.bus.local.children import LOOPBACK, free_port
+from eroica.bus.local.ports import LOOPBACK, free_port
 from eroica.bus.producer import wait_delivered
 from eroica.schemas.base import Message
 from eroica.schemas.codec import decode, encode

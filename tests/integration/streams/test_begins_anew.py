@@ -17,7 +17,7 @@ import pytest
 
 from eroica.bus import ensure_topics
 from eroica.bus.local import KafkaCluster
-from eroica.bus.local.children import LOOPBACK
+from eroica.bus.local.ports import LOOPBACK
 from eroica.schemas.settings import KafkaSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from eroica.bus import BusProducer, check_broker
-from eroica.bus.local.children import free_port
+from eroica.bus.local.ports import free_port
 from eroica.bus.probe import parse_address
 from eroica.schemas.errors import BrokerError, MessageTooLarge, UsageError
 from eroica.schemas.settings import KafkaSettings

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from eroica.bus.errors import translate
-from eroica.bus.local.children import free_port
+from eroica.bus.local.ports import free_port
 from eroica.bus.outage import SAY_EVERY_S, patiently, wait_for_broker
 from eroica.schemas.errors import BrokerAway, BrokerError
 from eroica.schemas.settings import KafkaSettings
