@@ -57,7 +57,7 @@ def test_the_growth_is_made_up_for(job: str, fault: str, cls: str, what: str) ->
 
 def test_what_is_heavier_than_the_others_explains_no_growth_of_another_size() -> None:
     """The stage was as heavy before: iterations of the same job without a fault are no longer than they were."""
-    text = f"job: {HEAVY_END}\nseed: 5\ncluster: {{gpus_per_host: 8}}\nhistory: {{before: 20, after: 120}}\nprofile: {{steps: 3}}\n"
+    text = f"job: {HEAVY_END}\nseed: 5\ncluster: {{gpus_per_host: 8}}\nhistory: {{before: 20}}\nprofile: {{steps: 3}}\n"
     chunks, _ = simulated(text)
     judgement = judge_eroica(build_frame(chunks), LocalizeSettings())
     assert {f.cls for f in judgement.findings} == {"pipeline_stage"}
