@@ -80,11 +80,13 @@ def find_history(measures: Measures) -> list[Finding]:
     evidence = [
         Evidence(
             kind="step", metric="duration of the iteration", subject="all ranks", value=ms(observed), unit="ms",
-            expected=ms(usual), score=round(observed / usual, 3), rule=RULE, compared_with="the job's iterations before",
+            expected=ms(usual), score=round(observed / usual, 3),
+            score_kind="ratio", rule=RULE, compared_with="the job's iterations before",
         ),
         Evidence(
             kind="wait", metric="exposed communication per step", subject="all ranks", value=ms(waits), unit="ms",
-            expected=ms(grown), score=round(waits / grown, 3), rule=RULE, compared_with="what the step has grown by",
+            expected=ms(grown), score=round(waits / grown, 3),
+            score_kind="ratio", rule=RULE, compared_with="what the step has grown by",
         ),
     ]  # fmt: skip
     return [
