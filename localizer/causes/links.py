@@ -50,6 +50,8 @@ ONLY_INCOMPLETE_DOUBT = 0.5
 """… and most likely is, where those whose members are all seen are not slow."""
 UNTOLD_DOUBT, UNTOLD_SHARE, UNTOLD_SMALL_DOUBT = 0.2, 0.10, 0.5
 """A link that no past and none of its counters call bad may be slow by chance: surely where it costs less than this share."""
+GREW = 0.5
+"""… unless it makes up this share of what iterations have grown by."""
 STEADY = 0.5
 """In a slow ring the link at fault is evenly slow, the others come in bursts: its sigma is below this share of theirs ([P])."""
 
@@ -97,7 +99,9 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     doubt = 0.0 if t.complete[counts].all() else INCOMPLETE_DOUBT
     if not t.complete[counts].any() and (mine & ~slow & t.complete).any():
         doubt = ONLY_INCOMPLETE_DOUBT
-    if place.cls == "link" and not odd and measures.past is None and tells_of(measures.frame, medium):
+    # That the job became slower, and by this, is as good as a past.
+    proven = measures.past is not None or 0 < GREW * measures.grown_us <= loss
+    if place.cls == "link" and not odd and not proven and tells_of(measures.frame, medium):
         doubt = max(doubt, UNTOLD_DOUBT if measures.share(loss) >= UNTOLD_SHARE else UNTOLD_SMALL_DOUBT)
     worst = int(np.argmax(np.where(slow, t.lost_us, -1.0)))
     evidence = [

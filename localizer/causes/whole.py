@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.causes.spread import PROVEN, common_pause, imbalance_finding, pause_finding, restless, restless_share
+from eroica.localizer.causes.spread import (
+    PROVEN,
+    common_pause,
+    imbalance_finding,
+    pause_finding,
+    pause_gain_us,
+    restless,
+    restless_share,
+)
 from eroica.localizer.frame import Floats
 from eroica.localizer.judgement import Finding
 from eroica.localizer.past import function_key
@@ -53,8 +61,7 @@ def find_whole(measures: Measures) -> list[Finding]:
     if what == "loader":
         once = np.array([past.once_us.get(frame.classes[c], 0.0) for c in frame.cls.tolist()])
         paused = min(paused, float(np.median(np.median(own.parts_us[0], axis=1) - once)))
-    without = np.stack((own.parts_us[0], np.maximum(own.parts_us[1] - paused, 0.0)))
-    if what and max(paused, measures.model.gain_us(own.parts_us, without)) >= PAUSE_SHARE * growth:
+    if what and pause_gain_us(measures, what, paused) >= PAUSE_SHARE * growth:
         return [pause_finding(measures, what, paused)]
     if restless(measures) and restless_share(measures) >= RESTLESS_SHARE * float(np.median(1 - then / np.maximum(usual, 1e-9))):
         return [imbalance_finding(measures, growth)]
