@@ -113,12 +113,13 @@ def _history(measures: Measures, *, nothing: bool) -> list[Finding]:
     evidence = [
         Evidence(
             kind="step", metric="duration of the iteration", subject="all ranks", value=ms(observed), unit="ms",
-            expected=ms(usual), score=round(observed / usual, 3), rule=RULE, compared_with="the job's iterations before",
+            expected=ms(usual), score=round(observed / usual, 3),
+            score_kind="ratio", rule=RULE, compared_with="the job's iterations before",
         ),
         *(
             Evidence(
                 kind="wait", metric=metric, subject="all ranks", value=ms(value), unit="ms", expected=ms(grown),
-                score=round(value / grown, 3), rule=RULE, compared_with="what the step has grown by",
+                score=round(value / grown, 3), score_kind="ratio", rule=RULE, compared_with="what the step has grown by",
             )
             for metric, value in (
                 ("exposed communication per step", waits),

@@ -108,12 +108,13 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
         Evidence(
             kind="transfer", metric="transfer without waiting", subject=communicator_text(measures, worst),
             value=ms(float(t.moved_us[worst])), unit="ms", expected=ms(float(t.usual_us[worst])),
-            score=round(float(t.ratio[worst]), 3), rule=RULE,
+            score=round(float(t.ratio[worst]), 3), score_kind="ratio", rule=RULE,
             compared_with=_compared(measures, int(mine.sum()) - int(slow.sum())),
         ),
         Evidence(
             kind="transfer", metric="slow communicators", subject=f"{medium} traffic", value=float(slow.sum()), unit="count",
-            expected=0.0, score=round(place.covered, 3), rule=RULE, compared_with=f"{int(mine.sum())} that could be compared",
+            expected=0.0, score=round(place.covered, 3),
+            score_kind="share", rule=RULE, compared_with=f"{int(mine.sum())} that could be compared",
         ),
         *_reading_evidence(measures, odd, place.rows),
     ]  # fmt: skip
@@ -293,7 +294,7 @@ def _by_readings(measures: Measures, odd: list[OddReading]) -> list[Finding]:
     evidence = [
         Evidence(
             kind="wait", metric="exposed communication per step, nobody late", subject="all ranks", value=ms(waiting), unit="ms",
-            expected=0.0, score=round(measures.share(waiting), 3), rule=RULE, compared_with="the step",
+            expected=0.0, score=round(measures.share(waiting), 3), score_kind="share", rule=RULE, compared_with="the step",
         ),
         *_reading_evidence(measures, odd, rows),
     ]  # fmt: skip

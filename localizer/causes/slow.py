@@ -175,12 +175,13 @@ def _finding(measures: Measures, rows: Ints, culprits: Ints, hosts: list[str], g
     evidence = [
         Evidence(
             kind="step", metric="own time per step", subject=subject, value=ms(float(np.median(own.own_us[lead]))), unit="ms",
-            expected=ms(float(np.median(own.usual_us[lead]))), score=round(float(own.z[lead]), 2), rule=RULE,
+            expected=ms(float(np.median(own.usual_us[lead]))), score=round(float(own.z[lead]), 2), score_kind="z", rule=RULE,
             compared_with=compared,
         ),
         Evidence(
             kind="wait", metric="exposed communication per step", subject=subject, value=ms(float(waits[lead])), unit="ms",
             expected=ms(float(np.median(waits[peers]))) if peers.size else 0.0, score=round(agreement(measures, rows), 3),
+            score_kind="share",
             rule="eroica/steps-agree", compared_with=compared,
         ),
     ]  # fmt: skip

@@ -252,6 +252,7 @@ def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what:
             unit="ms",
             expected=0.0,
             score=round(share, 3),
+            score_kind="share",
             rule=RULE,
             compared_with="the ranks of the same role in the same step",
         )

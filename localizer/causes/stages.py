@@ -78,7 +78,8 @@ def _named(measures: Measures, found: HeavyStage) -> tuple[list[Finding], list[s
     against = "its healthy profile and the other stages" if found.since_past else "the other stages"
     evidence = Evidence(
         kind="step", metric="own time per step", subject=f"stage {stage}", value=ms(level[stage]), unit="ms",
-        expected=ms(found.expected_us), score=round(float(level[stage] / max(level.mean(), 1e-9)), 3), rule=RULE,
+        expected=ms(found.expected_us), score=round(float(level[stage] / max(level.mean(), 1e-9)), 3),
+        score_kind="ratio", rule=RULE,
         compared_with=f"{against}, {name_rows(frame, rest)}",
     )  # fmt: skip
     doubt = 0.0 if found.since_past else UNSEEN_PAST

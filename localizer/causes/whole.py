@@ -69,13 +69,15 @@ def find_whole(measures: Measures) -> list[Finding]:
     evidence = [
         Evidence(
             kind="step", metric="usual own time per step", subject="all ranks", value=ms(float(np.median(usual))), unit="ms",
-            expected=ms(float(np.median(then))), score=round(float(np.median(usual / np.maximum(then, 1e-9))), 3), rule=RULE,
+            expected=ms(float(np.median(then))), score=round(float(np.median(usual / np.maximum(then, 1e-9))), 3),
+            score_kind="ratio", rule=RULE,
             compared_with=f"the healthy profile {past.request}",
         ),
         *(
             Evidence(
                 kind="function", metric="exclusive time per step", subject=f"all ranks: {name}", value=ms(now), unit="ms",
-                expected=ms(was), score=round(now / was, 3) if was > 0 else ms(now), rule=RULE,
+                expected=ms(was), score=round(now / was, 3) if was > 0 else ms(now),
+                score_kind="ratio" if was > 0 else "value", rule=RULE,
                 compared_with=f"the healthy profile {past.request}",
             )
             for name, now, was in grown
@@ -102,7 +104,8 @@ def _one_host(measures: Measures, growth: Floats, gain: float) -> list[Finding]:
     usual = float(np.median(own.usual_us[lead]))
     evidence = Evidence(
         kind="step", metric="usual own time per step", subject=f"host {hosts[0]}", value=ms(usual), unit="ms",
-        expected=ms(usual - float(growth[lead])), score=round(usual / max(usual - float(growth[lead]), 1e-9), 3), rule=RULE,
+        expected=ms(usual - float(growth[lead])), score=round(usual / max(usual - float(growth[lead]), 1e-9), 3),
+        score_kind="ratio", rule=RULE,
         compared_with=f"the healthy profile {past.request}",
     )  # fmt: skip
     cls: CauseClass = "host" if rows.size > 1 else "worker"
@@ -144,7 +147,8 @@ def find_unknown(measures: Measures) -> list[Finding]:
         return []
     evidence = Evidence(
         kind="step", metric="duration of the step", subject="all ranks", value=ms(typical), unit="ms", expected=ms(past.step_us),
-        score=round(typical / past.step_us, 3), rule=RULE, compared_with=f"the healthy profile {past.request}",
+        score=round(typical / past.step_us, 3),
+        score_kind="ratio", rule=RULE, compared_with=f"the healthy profile {past.request}",
     )  # fmt: skip
     return [
         Finding(
