@@ -50,6 +50,8 @@ ONLY_INCOMPLETE_DOUBT = 0.5
 """… and most likely is, where those whose members are all seen are not slow."""
 UNTOLD_DOUBT, UNTOLD_SHARE, UNTOLD_SMALL_DOUBT = 0.2, 0.10, 0.5
 """A link that no past and none of its counters call bad may be slow by chance: surely where it costs less than this share."""
+GREW = 0.5
+"""… unless it makes up this share of what iterations have grown by."""
 STEADY = 0.5
 """In a slow ring the link at fault is evenly slow, the others come in bursts: its sigma is below this share of theirs ([P])."""
 
@@ -97,19 +99,22 @@ def _medium(measures: Measures, medium: str, odd: list[OddReading]) -> Finding |
     doubt = 0.0 if t.complete[counts].all() else INCOMPLETE_DOUBT
     if not t.complete[counts].any() and (mine & ~slow & t.complete).any():
         doubt = ONLY_INCOMPLETE_DOUBT
-    if place.cls == "link" and not odd and measures.past is None and tells_of(measures.frame, medium):
+    # That the job became slower, and by this, is as good as a past.
+    proven = measures.past is not None or 0 < GREW * measures.grown_us <= loss
+    if place.cls == "link" and not odd and not proven and tells_of(measures.frame, medium):
         doubt = max(doubt, UNTOLD_DOUBT if measures.share(loss) >= UNTOLD_SHARE else UNTOLD_SMALL_DOUBT)
     worst = int(np.argmax(np.where(slow, t.lost_us, -1.0)))
     evidence = [
         Evidence(
             kind="transfer", metric="transfer without waiting", subject=communicator_text(measures, worst),
             value=ms(float(t.moved_us[worst])), unit="ms", expected=ms(float(t.usual_us[worst])),
-            score=round(float(t.ratio[worst]), 3), rule=RULE,
+            score=round(float(t.ratio[worst]), 3), score_kind="ratio", rule=RULE,
             compared_with=_compared(measures, int(mine.sum()) - int(slow.sum())),
         ),
         Evidence(
             kind="transfer", metric="slow communicators", subject=f"{medium} traffic", value=float(slow.sum()), unit="count",
-            expected=0.0, score=round(place.covered, 3), rule=RULE, compared_with=f"{int(mine.sum())} that could be compared",
+            expected=0.0, score=round(place.covered, 3),
+            score_kind="share", rule=RULE, compared_with=f"{int(mine.sum())} that could be compared",
         ),
         *_reading_evidence(measures, odd, place.rows),
     ]  # fmt: skip
@@ -289,7 +294,7 @@ def _by_readings(measures: Measures, odd: list[OddReading]) -> list[Finding]:
     evidence = [
         Evidence(
             kind="wait", metric="exposed communication per step, nobody late", subject="all ranks", value=ms(waiting), unit="ms",
-            expected=0.0, score=round(measures.share(waiting), 3), rule=RULE, compared_with="the step",
+            expected=0.0, score=round(measures.share(waiting), 3), score_kind="share", rule=RULE, compared_with="the step",
         ),
         *_reading_evidence(measures, odd, rows),
     ]  # fmt: skip

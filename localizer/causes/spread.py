@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from eroica.localizer.causes.history import grown_us
 from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, sums
-from eroica.localizer.own import MIN_PEERS, phase_table
+from eroica.localizer.own import phase_table
+from eroica.localizer.reference import MIN_PEERS
 from eroica.schemas.verdicts import CauseClass, Evidence
 
 RULE = "eroica/spread"
@@ -84,7 +84,7 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
     phases = _phases(measures, weight)
     total = max(sum(phases.values()), 1e-9)
     # Iterations that have grown, and mostly by this, are proof of their own.
-    proven = proven or 0 < UNEQUAL * grown_us(measures) <= loss
+    proven = proven or 0 < UNEQUAL * measures.grown_us <= loss
     unproven = measures.past is None and not proven and loss < UNPROVEN_WORK * measures.step_us
     if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total and not unproven and restless(measures):
         return [_finding(measures, "data_imbalance", np.flatnonzero(weight.sum(axis=1)), loss, "unequal compute", 1.0)]
@@ -103,6 +103,13 @@ def find_common_pauses(measures: Measures) -> list[Finding]:
 
 def common_pause(measures: Measures) -> tuple[str, float]:
     """The kind of pause that takes most of a step on the median rank, and how long, µs; loading only if nothing else is there."""
+    each = common_pauses(measures)
+    best = max(sorted(each), key=lambda what: (what != "loader" and each[what] > 0, each[what]), default="")
+    return best, each.get(best, 0.0)
+
+
+def common_pauses(measures: Measures) -> dict[str, float]:
+    """Kinds of pauses that cost time of themselves, and what the median rank spends in each, µs of a mean step."""
     frame, own = measures.frame, measures.own.own_us
     pauses = frame.pauses
     each = {
@@ -112,9 +119,7 @@ def common_pause(measures: Measures) -> tuple[str, float]:
     }
     # What makes the first step longer than the others are, if it is a warm-up, is taken off.
     single = max(float(np.median(_first_step_late(measures))), 0.0) if own.size else 0.0
-    each = {what: max(us - single, 0.0) if what in WARM_UP else us for what, us in each.items()}
-    best = max(sorted(each), key=lambda what: (what != "loader" and each[what] > 0, each[what]), default="")
-    return best, each.get(best, 0.0)
+    return {what: max(us - single, 0.0) if what in WARM_UP else us for what, us in each.items()}
 
 
 def _first_step_late(measures: Measures) -> Floats:
@@ -139,6 +144,15 @@ def _first_step_late(measures: Measures) -> Floats:
 def imbalance_finding(measures: Measures, loss: float) -> Finding:
     """Unequal work that costs *loss* µs of a step."""
     return _finding(measures, "data_imbalance", np.arange(measures.frame.size), loss, "unequal compute", 1.0)
+
+
+def pause_gain_us(measures: Measures, what: str, each: float) -> float:
+    """What a step would be shorter by without pauses of kind *what* that take each worker *each* µs of it."""
+    parts = measures.own.parts_us
+    without = parts.copy()
+    at = 0 if what == "loader" else 1
+    without[at] = np.maximum(without[at] - each, 0.0)
+    return max(each, measures.model.gain_us(parts, without))
 
 
 def pause_finding(measures: Measures, what: str, each: float) -> Finding:
@@ -233,6 +247,7 @@ def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what:
             unit="ms",
             expected=0.0,
             score=round(share, 3),
+            score_kind="share",
             rule=RULE,
             compared_with="the ranks of the same role in the same step",
         )
