@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from eroica import __version__
 from eroica.cli import output
+from eroica.cli.__main__ import INTERRUPTED
 from eroica.cli.options import Assignments, Bootstrap, Common, Config, Prefix, Words
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import EroicaError
@@ -45,7 +46,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 INTERNAL_ERROR = 70
 OUTPUT_LOST = 74
 """Standard output cannot be written; as sysexits.h counts it."""
-INTERRUPTED = 130
 CLOSED_PIPE = 141
 """As the shell counts a program that SIGPIPE ended."""
 
@@ -154,6 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.forget_reader()
         return _report(f"standard output cannot be written ({error.strerror})", OUTPUT_LOST)
     except Exception as error:  # noqa: BLE001  # the last line of defence: a person gets a sentence
+        if isinstance(error.__cause__, KeyboardInterrupt):  # the parser makes it an error of its own
+            return INTERRUPTED
         return _wrong_use(error) if hasattr(error, "format_message") else _internal(error)
 
 

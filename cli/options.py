@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from eroica.consumers.text import clean
+
 if TYPE_CHECKING:
     from eroica.schemas.settings import EroicaSettings
 
@@ -68,8 +70,10 @@ class Common:
 
         :raises UsageError: an unknown or impossible setting, or a file that is not there.
         """
-        from eroica.schemas.settings import load_settings
+        from eroica.schemas.settings import environment_warnings, load_settings
 
+        for warning in environment_warnings(os.environ):
+            typer.echo(f"eroica: {clean(warning)}", err=True)
         if self.config is not None:
             # Services read the file by this name, and the processes that a command starts inherit it.
             os.environ["EROICA_CONFIG"] = str(self.config)

@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from eroica.consumers.figures import say_metric, say_times, say_value
+from eroica.consumers.figures import say_metric, say_score, say_times, say_value
 from eroica.consumers.text import clean, one_line
 from eroica.schemas.ranks import cut_ranks, say_ranks
 from eroica.schemas.verdicts import Action, Cause, Coverage, Evidence, Impact, Verdict, is_same_again, is_suspicion
@@ -164,7 +164,7 @@ def _evidence(items: list[Evidence]) -> Table:
             Text(one_line(say_metric(item.metric), 60)),
             Text(one_line(item.subject, 60)),
             *map(Text, say_value(item.value, item.expected, item.unit)),
-            Text(say_number(item.score)),
+            Text(say_score(item.score, item.score_kind)),
             Text(_compared(item.compared_with)),
         )
     if len(items) > MAX_EVIDENCE:

@@ -30,7 +30,9 @@ def evidence_of(cause: MendedCause, whatif: WhatIf, report: WhatIfReport, words:
     def others(but: tuple[int, ...]) -> str:
         return f"dp {format_ranks(words.lane(d) for d in lanes if d not in but)}"
 
-    out = [_item("step", "step if mended", place, cause.step * 1e3, "ms", report.step * 1e3, cause.recovered, "as it was")]
+    out = [
+        _item("step", "step if mended", place, cause.step * 1e3, "ms", report.step * 1e3, cause.recovered, "share", "as it was")
+    ]
     if cause.kind == "worker":
         for d, s in cause.workers[:5]:
             peers = f"{others((d,))} of stage {s}"
@@ -38,14 +40,18 @@ def evidence_of(cause: MendedCause, whatif: WhatIf, report: WhatIfReport, words:
     elif cause.kind == "pipeline_stage":
         out += [_took(kind, None, cause.stage, "the other stages", whatif, words) for kind in local_kinds(cause, whatif)]
     elif cause.kind == "data_imbalance" and cause.replicas and not cause.steps:
-        out.append(_item("step", "compute, median of its stages", place, ratio, "×", 1.0, ratio, others(cause.replicas)))
+        out.append(_item("step", "compute, median of its stages", place, ratio, "×", 1.0, ratio, "ratio", others(cause.replicas)))
     elif cause.kind == "data_imbalance":
         text = "forward against backward of a micro-batch"
-        out.append(_item("step", "correlation of lengths", place, cause.agreement, "1", 0.0, cause.agreement, text))
+        out.append(
+            _item("step", "correlation of lengths", place, cause.agreement, "1", 0.0, cause.agreement, "correlation", text)
+        )
     elif cause.kind == "software_pause" and cause.workers:
-        out.append(_item("step", "compute", place, ratio, "×", 1.0, ratio, "its stage, all replicas and steps"))
+        out.append(_item("step", "compute", place, ratio, "×", 1.0, ratio, "ratio", "its stage, all replicas and steps"))
     elif cause.kind == "link" or cause.where.stages:
-        out.append(_item("wait", "time of transfers", place, ratio, "×", 1.0, ratio, f"{cause.peers} others that do the same"))
+        out.append(
+            _item("wait", "time of transfers", place, ratio, "×", 1.0, ratio, "ratio", f"{cause.peers} others that do the same")
+        )
     return out
 
 
@@ -62,11 +68,19 @@ def _took(kind: str, lane: int | None, stage: int, peers: str, whatif: WhatIf, w
         value, expected = float(each[lane]), float(np.median(np.delete(each, lane)))
     subject = f"stage {stage}" if lane is None else f"dp {words.lane(lane)}, stage {stage}"
     score = value / expected if expected > 0 else 0.0
-    return _item("function", f"mean {kind}", subject, value * 1e3, "ms", expected * 1e3, score, peers)
+    return _item("function", f"mean {kind}", subject, value * 1e3, "ms", expected * 1e3, score, "ratio", peers)
 
 
 def _item(
-    kind: str, metric: str, subject: str, value: float, unit: str, expected: float, score: float, compared_with: str
+    kind: str,
+    metric: str,
+    subject: str,
+    value: float,
+    unit: str,
+    expected: float,
+    score: float,
+    score_kind: str,
+    compared_with: str,
 ) -> Evidence:
     return Evidence(
         kind=kind,
@@ -76,6 +90,7 @@ def _item(
         unit=unit,
         expected=round(expected, 3),
         score=round(score, 4),
+        score_kind=score_kind,
         rule=RULE,
         compared_with=compared_with,
     )
