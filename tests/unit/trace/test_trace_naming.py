@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import PurePath
+
 import pytest
 
 from eroica.producers.trace.comm_kernels import kernel_collective
+from eroica.producers.trace.filenames import rank_of_file, rank_of_place
 from eroica.producers.trace.host_names import pause_of, phase_of
-from eroica.producers.trace.identity import rank_of_file
 from eroica.producers.trace.naming import MAX_NAME, host_collective, is_enqueue, stable_name, step_number
 
 pytestmark = pytest.mark.unit
@@ -214,6 +216,20 @@ def test_phases(name: str, phase: str) -> None:
 )
 def test_pauses(name: str, kind: str) -> None:
     assert pause_of(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        ("dp0_pp0_tp3_rank3_1228_2026_ascend_pt/OUTPUT/trace.json", 3),
+        ("rank_4/plugins/profile/host_41.17.pt.trace.json", 4),
+        ("rank_4/iteration_2/rank_5.json", 5),
+        ("local_rank_1/x/trace.json", -1),
+        ("a/b/trace.json", -1),
+    ],
+)
+def test_rank_by_the_nearest_folder_that_names_one(path: str, rank: int) -> None:
+    assert rank_of_place(PurePath(path)) == rank
 
 
 @pytest.mark.parametrize(
