@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.causes.spread import common_pauses, pause_finding, pause_gain_us
+from eroica.localizer.causes.spread import common_pauses, pause_finding, pause_gain_us, pauses_by_kind
 from eroica.localizer.causes.stages import heavier_stage
 from eroica.localizer.frame import Floats
 from eroica.localizer.growth import iterations
@@ -29,6 +29,7 @@ HEAVIER = (0.9, MATCHES[1])
 """A stage that has as much more work than the others as the step has grown by, between so many times: it is what grew."""
 MOST, EXPOSED = 0.8, 0.5
 """So many ranks wait, or transfer between hosts, for less than this share of the growth: then most of it is work of theirs …"""
+HALF = 0.5
 UNEQUAL = 0.25
 """… on all alike, if no more than this share of it is lost to ranks that differ."""
 DOUBT = 0.35
@@ -88,10 +89,12 @@ def with_growth(measures: Measures, found: list[Finding]) -> list[Finding]:
 
 
 def _pause(measures: Measures) -> Finding | None:
-    """The pause on all ranks that makes up for most of the growth, if one does."""
+    """The pause that :data:`MOST` ranks take alike, within a half, which makes up for most of the growth, if one does."""
+    by_rank = pauses_by_kind(measures.frame)
     gains = {
         what: pause_gain_us(measures, what, each) / (LOADED if what == "loader" else EXPLAINED)
         for what, each in common_pauses(measures).items()
+        if float(np.mean(by_rank[what] >= HALF * np.median(by_rank[what]))) >= MOST
     }
     best = max(sorted(gains), key=lambda what: gains[what], default="")
     if not best or gains[best] < measures.grown_us:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.frame import Floats, Ints
+from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, sums
 from eroica.localizer.own import phase_table
@@ -112,16 +112,21 @@ def common_pause(measures: Measures) -> tuple[str, float]:
 
 def common_pauses(measures: Measures) -> dict[str, float]:
     """Kinds of pauses that cost time of themselves, and what the median rank spends in each, µs of a mean step."""
-    frame, own = measures.frame, measures.own.own_us
-    pauses = frame.pauses
-    each = {
-        what: float(np.median(sums(pauses.row[at], pauses.total_us[at], frame.size) / frame.steps_of))
-        for what, at in pauses.by_kind().items()
-        if what in CAUSES
-    }
+    own = measures.own.own_us
+    each = {what: float(np.median(us)) for what, us in pauses_by_kind(measures.frame).items()}
     # What makes the first step longer than the others are, if it is a warm-up, is taken off.
     single = max(float(np.median(_first_step_late(measures))), 0.0) if own.size else 0.0
     return {what: max(us - single, 0.0) if what in WARM_UP else us for what, us in each.items()}
+
+
+def pauses_by_kind(frame: Frame) -> dict[str, Floats]:
+    """What each rank spends in pauses that cost time of themselves, µs of a mean step, shape (n,), by kind."""
+    pauses = frame.pauses
+    return {
+        what: sums(pauses.row[at], pauses.total_us[at], frame.size) / frame.steps_of
+        for what, at in pauses.by_kind().items()
+        if what in CAUSES
+    }
 
 
 def _first_step_late(measures: Measures) -> Floats:
