@@ -67,6 +67,9 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
         grown = float(model.step_us(mended).mean()) - measures.past.busy_us
         more = loss - measures.past.lost_us
         loss = max(grown, more) if more >= UNEQUAL * grown else more
+    # Iterations that have grown, and mostly by this, are proof of their own.
+    grew = measures.past is None and slow.size == 0 and 0 < UNEQUAL * measures.grown_us <= loss
+    loss = max(loss, measures.grown_us) if grew else loss
     least = measures.settings.min_effect * measures.step_us
     if not _changing(weight):
         return []
@@ -75,8 +78,6 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
     longest = float(apart.max(axis=0, initial=0.0).mean())
     if share >= EXPLAINED and longest >= (least if what != "loader" else max(least, UNPROVEN * measures.step_us)):
         return [_finding(measures, "software_pause", who, max(loss, longest), what, share)]
-    # Iterations that have grown, and mostly by this, are proof of their own.
-    grew = slow.size == 0 and 0 < UNEQUAL * measures.grown_us <= loss
     proven = grew or (measures.past is not None and slow.size == 0)
     if loss < (PROVEN * least if proven else max(least, UNPROVEN * measures.step_us)):
         return []
