@@ -100,7 +100,7 @@ class OwnTime:
     comparable: Bools
     """Shape (n,): whether the role is large enough to compare."""
     guessed: Bools
-    """Shape (n,): whether the role is a pair of which only the job's growth tells who is as usual."""
+    """Shape (n,): whether only the job's growth tells who of the role is as usual."""
     _mended: dict[bytes, Floats] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -161,7 +161,7 @@ def measure_own(
             reference = the_other(mine, each)
         if reference is None:
             reference = unequal.get(role)
-        if reference is None and past is None and mine.shape[0] == PAIR:
+        if reference is None and past is None and mine.shape[0] >= PAIR:
             reference = by_growth(mine, grown_us)
             guessed[rows] = reference is not None
         alone = reference is None

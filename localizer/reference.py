@@ -26,7 +26,7 @@ SAME, CHANGED, MIN_SAME = 0.03, 0.05, 0.25
 GAP_SPREADS, GAP_SHARE = 6.0, 0.02
 """Two clusters lie apart by so many spreads of the faster one, and by this share of the own time."""
 MATCHES = (0.7, 1.6)
-"""Two workers that differ by between so many times of what the step has grown by: one of them grew by it."""
+"""Workers that differ by between so many times of what the step has grown by: the slower grew by it."""
 
 Bools = npt.NDArray[np.bool_]
 
@@ -66,15 +66,22 @@ def the_other(own: Floats, each: Floats) -> Bools | None:
 
 
 def by_growth(own: Floats, grown_us: float) -> Bools | None:
-    """Of a pair, the faster, if the other is slower by as much as the job became: that it always was, and something else made the
-    job slower by just that, is less likely.
+    """The faster ones of a role of which at least half are slower, by as much as the job became slower: that they always were,
+    and something else made the job slower by just that, is less likely.
 
-    :param own: shape (2, steps).
+    :param own: shape (peers, steps), of two peers at least.
     :param grown_us: what a step takes longer than before.
     """
     level = row_medians(own)
-    gap = float(level.max() - level.min())
-    return level <= level.min() if MATCHES[0] * grown_us <= gap <= MATCHES[1] * grown_us and grown_us > 0 else None
+    order = np.sort(level)
+    least, most = max(1, int(np.ceil(MIN_SAME * order.size))), order.size // 2
+    if grown_us <= 0 or least > most:
+        return None
+    fast = least + int(np.argmax(np.diff(order)[least - 1 : most]))
+    apart = median(order[fast:]) - median(order[:fast])
+    within = spread_of(order[:fast])
+    told = MATCHES[0] * grown_us <= apart <= MATCHES[1] * grown_us and order[fast] - order[fast - 1] >= GAP_SPREADS * within
+    return level <= order[fast - 1] if told else None
 
 
 def unequal_pairs(frame: Frame, own: Floats) -> dict[int, Bools]:

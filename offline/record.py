@@ -138,8 +138,10 @@ def record(
                 _read_topic(settings.kafka, topic, writer, wanted, stop, clock)
             if stop() or until == "now" or (until == "verdict" and writer.counts().get("verdicts", 0) > before):
                 break
-    finally:
-        writer.close()
+    except BaseException:
+        writer.close(early=True)
+        raise
+    writer.close()
     counts = writer.counts()
     if not counts.keys() - OF_ALL_JOBS:
         writer.discard()

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.causes.spread import common_pauses, pause_finding, pause_gain_us
+from eroica.localizer.causes.spread import common_pauses, pause_finding, pause_gain_us, pauses_by_kind
 from eroica.localizer.causes.stages import heavier_stage
 from eroica.localizer.frame import Floats
 from eroica.localizer.growth import iterations
@@ -29,16 +29,26 @@ HEAVIER = (0.9, MATCHES[1])
 """A stage that has as much more work than the others as the step has grown by, between so many times: it is what grew."""
 MOST, EXPOSED = 0.8, 0.5
 """So many ranks wait, or transfer between hosts, for less than this share of the growth: then most of it is work of theirs …"""
+HALF = 0.5
 UNEQUAL = 0.25
 """… on all alike, if no more than this share of it is lost to ranks that differ."""
 DOUBT = 0.35
 """Lengths alone do not tell a slower job from one that was given more to do."""
 
 
-def grown_note(measures: Measures) -> list[str]:
-    """That iterations became longer, where nothing is found that would have made them so."""
+def growth_notes(measures: Measures, findings: list[Finding]) -> list[str]:
+    """That iterations became longer, where nothing is found that made them so; where nobody knows what did, whether a slower
+    network could have.
+    """
     told = iterations(measures.frame)
-    if told is None or measures.grown_us <= 0:
+    if told is None or measures.past is not None or measures.grown_us <= 0:
+        return []
+    if any(f.cls == "unknown" for f in findings):
+        transfers = transferred_us(measures)
+        if min(exposed_us(measures), transfers) < measures.grown_us:
+            return ["a slower network alone does not explain it: too little is transferred between hosts"]
+        return [f"a slower network could explain it, or more work on all ranks: transfers take {ms(transfers)} ms of a step"]
+    if findings:
         return []
     return [f"iterations take {say_share(told[0] / told[1] - 1)} longer than before ({ms(told[1])} ms)"]
 
@@ -88,10 +98,12 @@ def with_growth(measures: Measures, found: list[Finding]) -> list[Finding]:
 
 
 def _pause(measures: Measures) -> Finding | None:
-    """The pause on all ranks that makes up for most of the growth, if one does."""
+    """The pause that :data:`MOST` ranks take alike, within a half, which makes up for most of the growth, if one does."""
+    by_rank = pauses_by_kind(measures.frame)
     gains = {
         what: pause_gain_us(measures, what, each) / (LOADED if what == "loader" else EXPLAINED)
         for what, each in common_pauses(measures).items()
+        if float(np.mean(by_rank[what] >= HALF * np.median(by_rank[what]))) >= MOST
     }
     best = max(sorted(gains), key=lambda what: gains[what], default="")
     if not best or gains[best] < measures.grown_us:

@@ -22,8 +22,10 @@ GROSS, GROSS_GAP = 1.0, 3.0
 """Slower than usual by this share of it, by half of that in each step, and so many times as far out as any other peer."""
 PART_FAR = 5.0
 """In one part of its own time, who stands out is so many spreads from the median, and does not count for the others' spread."""
+GUESSED_LIMIT = 2.0
+"""Of those whom the job's growth tells one thing is asked, not as much of every worker: so many deviations are enough."""
 GUESSED = 0.25
-"""Taken off the confidence where only the job's growth tells which of two workers is the slow one."""
+"""Taken off the confidence where only the job's growth tells which half of a role is the slow one."""
 FUNCTION_SHARE = 0.10
 """A function is named if it makes up at least this share of the excess."""
 RELEASED = 0.25
@@ -35,7 +37,8 @@ def slow_rows(measures: Measures) -> Ints:
     own, settings = measures.own, measures.settings
     least = settings.min_effect * measures.step_us
     z = np.maximum(np.maximum(own.z, _host_z(measures)), _part_z(measures, least))
-    out = np.flatnonzero(own.comparable & ((z >= own.limit) | _gross(measures)) & (own.excess_us >= least))
+    limit = np.where(own.guessed, GUESSED_LIMIT, own.limit)
+    out = np.flatnonzero(own.comparable & ((z >= limit) | _gross(measures)) & (own.excess_us >= least))
     out = out[_released(measures, out)]
     if out.size == 0:
         return out

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.causes.places import SHARED
 from eroica.localizer.causes.readings import reading_evidence
 from eroica.localizer.causes.sick import RULE as SICK_RULE
 from eroica.localizer.causes.sick import sick_readings
@@ -120,10 +121,13 @@ def _sick_machine(
     frame = measures.frame
     rows = of_stage if host is None else np.array(measures.rows_of_hosts[host], dtype=np.int64)
     odd = sick_readings(frame, rows)
-    if not odd and not _loads(measures, found, of_stage):
-        return None
+    if not odd:
+        if not _loads(measures, found, of_stage):
+            return None
+        rows = _who_loads(measures, of_stage, rows)
+    whole = rows.size > 1 and rows.size == _on_host(measures, rows)
     return Finding(
-        cls="host" if rows.size > 1 else "worker", ranks=frame.ranks[rows], explains=0.0, confidence=0.0,
+        cls="host" if whole else "worker", ranks=frame.ranks[rows], explains=0.0, confidence=0.0,
         evidence=[evidence, *reading_evidence(frame, odd, SICK_RULE)], hosts=sorted({frame.hosts[rows[0]]} - {""}),
         stages=[found.stage],
         gain_us=found.loss_us, doubt=0.0 if odd else doubt,
@@ -135,6 +139,22 @@ def _loads(measures: Measures, found: HeavyStage, of_stage: Ints) -> bool:
     """Whether most of what the stage takes beyond the expected is waiting for data."""
     data = row_medians(phase_table(measures.frame, measures.own.steps, ("data",))[of_stage])
     return bool(np.median(data) >= HALF * (found.level_us[found.stage] - found.expected_us))
+
+
+def _who_loads(measures: Measures, of_stage: Ints, on_host: Ints) -> Ints:
+    """All of a host if its workers of other stages wait for data too, somewhat at least; else those of the stage alone."""
+    others = np.setdiff1d(on_host, of_stage)
+    if others.size == 0:
+        return on_host
+    data = row_medians(phase_table(measures.frame, measures.own.steps, ("data",)))
+    usual = float(np.median(np.delete(data, on_host)))
+    beyond = [float(np.median(data[rows])) - usual for rows in (of_stage, others)]
+    return on_host if beyond[1] >= SHARED * beyond[0] else of_stage
+
+
+def _on_host(measures: Measures, rows: Ints) -> int:
+    """How many workers the host of *rows* has."""
+    return len(measures.rows_of_hosts[measures.frame.hosts[rows[0]]])
 
 
 def heavy_stage(measures: Measures) -> HeavyStage:
