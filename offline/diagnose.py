@@ -22,7 +22,7 @@ from eroica.producers.trace.folder import Found, name_ranks, one_run, unknown_ra
 from eroica.producers.trace.frontend import Opened, open_workers
 from eroica.producers.trace.identity import process_groups
 from eroica.producers.trace.listing import Listing, RankRule, list_traces, relative_to
-from eroica.producers.trace.nodes import Evidence, number_nodes
+from eroica.producers.trace.nodes import JobSigns, number_nodes
 from eroica.producers.trace.pulse import TRUST, Pulse, borrowed_steps, pulse_of
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.steps import Steps, find_steps
@@ -84,7 +84,7 @@ class _Worker:
     world: int
     """Ranks of the job as the trace tells; 0 if it does not."""
     pulse: Pulse
-    told: Evidence
+    told: JobSigns
     """What it tells of its job beside its rank."""
 
 
@@ -217,8 +217,8 @@ def _worker(opened: Opened, rank: int | None, root: Path) -> _Worker:
     told = process_groups(opened.trace)
     largest = max((int(g["size"]) for g in told.values()), default=0)
     members = tuple(tuple(g["ranks"]) for g in told.values() if g["ranks"])
-    evidence = Evidence(opened.told.world_size or largest, opened.told.host, members)
-    return _Worker(found, summary, groups_of(told), opened.told.world_size, pulse_of(opened.trace, steps), evidence)
+    signs = JobSigns(opened.told.world_size or largest, opened.told.host, members)
+    return _Worker(found, summary, groups_of(told), opened.told.world_size, pulse_of(opened.trace, steps), signs)
 
 
 def _summary(opened: Opened, rank: int, steps: Steps) -> Summary:

@@ -12,7 +12,7 @@ from eroica.producers.trace.folder import Found
 from eroica.producers.trace.listing import relative_to
 from eroica.schemas.ranks import format_ranks
 
-__all__ = ["Evidence", "number_nodes"]
+__all__ = ["JobSigns", "number_nodes"]
 
 _NODE = re.compile(r"(?<![a-z])(?:node|host|machine|server|instance|pod|nid|ip)(?![a-z])[-_.]?", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)")
@@ -20,7 +20,7 @@ MAX_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class JobSigns:
     """What a trace tells of its job beside its rank."""
 
     world: int = 0
@@ -30,7 +30,7 @@ class Evidence:
     """Members of the process groups that it is in."""
 
 
-def number_nodes(found: Sequence[Found], told: Sequence[Evidence], root: Path = Path()) -> tuple[list[Found], list[str]]:
+def number_nodes(found: Sequence[Found], told: Sequence[JobSigns], root: Path = Path()) -> tuple[list[Found], list[str]]:
     """Number the ranks of a job over its nodes' folders, where names count them from 0 in each; else leave them.
 
     That it is one job needs three things: every folder holds ranks 0 to L − 1, once each, by the names of files; the world that
@@ -77,7 +77,7 @@ def number_nodes(found: Sequence[Found], told: Sequence[Evidence], root: Path = 
     return [replace(one, rank=number[i], node=node[i]) for i, one in enumerate(found)], [note]
 
 
-def _one_host_each(folders: dict[str, list[int]], told: Sequence[Evidence]) -> bool | None:
+def _one_host_each(folders: dict[str, list[int]], told: Sequence[JobSigns]) -> bool | None:
     """Whether each folder's traces name one host, and no other's does; None if not all name one."""
     hosts = [{told[i].host for i in mine} for mine in folders.values()]
     if any("" in some for some in hosts):

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeTrace
 
 from eroica.producers.trace import beginnings, reader
 from eroica.producers.trace.columns import Trace
@@ -19,6 +18,7 @@ from eroica.producers.trace.compiled import COMPILED
 from eroica.producers.trace.reader import read_trace
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+MakeTrace = Callable[..., Path]
 ALONE = "beginnings_or_ends_alone"
 
 
