@@ -71,7 +71,7 @@ def test_a_python_without_eroica_starts_as_ever(short: Path, helpers: Any) -> No
 def test_torchrun_without_a_code_change(short: Path, helpers: Any) -> None:
     agent = helpers.FakeAgent(short, helpers.profile_command(short, start_step=30))
     env = environment(helpers.environ(), job="unchanged", runtime_dir=str(short))
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", DDP, str(short), "80"]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", DDP, str(short), "80", "15"]
     ran = python(*command, env=env)
     agent.close()
     assert ran.returncode == 0, ran.stderr

@@ -54,7 +54,8 @@ def agents(short_root: Path, helpers: Any) -> Iterator[dict[str, Any]]:
     made = {}
     for name in NAMES:
         folder = short_root / name
-        made[name] = helpers.FakeAgent(folder, helpers.profile_command(folder, **COMMANDS[name]) if name in COMMANDS else None)
+        command = helpers.profile_command(folder, **COMMANDS[name]) if name in COMMANDS else None
+        made[name] = helpers.FakeAgent(folder, command, awaited=command is not None)
     made["expired"].follow = helpers.profile_command(short_root / "expired", request="req-2", start_step=0)
     try:
         ran = helpers.run_loops(short_root, NAMES, HERE / "odd_loops.py")
