@@ -34,6 +34,14 @@ def until(condition: Callable[[], bool], timeout_s: float = 100.0) -> bool:
     return True
 
 
+def has_ended(pid: int) -> bool:
+    """Whether process *pid* runs no more; whoever should wait for it may not have done so yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 @pytest.fixture
 def taken_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as owner:
@@ -73,7 +81,7 @@ def test_a_broker_dies_with_the_process_that_started_it(tansu: EmbeddedBroker, t
         pid = int(parent.stdout.readline())
         assert psutil.pid_exists(pid)
         parent.kill()
-    assert until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert until(lambda: has_ended(pid))
 
 
 @pytest.mark.parametrize("nodes", ["0", "10"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.summaries import CloseClass
 
 pytestmark = pytest.mark.integration
+NOW_MS = time.time_ns() // 1_000_000
+"""Records are dated about now: Kafka deletes those that are older than their topic keeps, at a time of its own."""
 
 
 def request(job: str, number: int) -> bytes:
@@ -48,8 +51,8 @@ def fill(settings: KafkaSettings, job: str, numbers: range) -> None:
     with BusProducer(settings) as producer:
         for n in numbers:
             headers = (("ce_type", b"\xff"),)
-            producer.send("control", key=job, value=request(job, n), headers=headers, timestamp_ms=1_700_000_000_000 + n)
-            producer.send("summaries", key=f"{job}/r{n}/all", value=close(job, n), timestamp_ms=1_700_000_000_000 + n)
+            producer.send("control", key=job, value=request(job, n), headers=headers, timestamp_ms=NOW_MS + n)
+            producer.send("summaries", key=f"{job}/r{n}/all", value=close(job, n), timestamp_ms=NOW_MS + n)
         assert producer.flush(100) == 0
 
 
@@ -177,8 +180,6 @@ def peek(directory: Path) -> dict[str, list[Incoming]]:
 
 
 def wait_for(condition: Any, timeout_s: float = 100.0) -> None:
-    import time
-
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
