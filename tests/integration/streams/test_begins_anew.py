@@ -92,7 +92,7 @@ def test_a_worker_without_its_broker_begins_anew_until_it_is_there(
         until(lambda: log.read_text().count("begins anew") >= 2 or process.poll() is not None, log)
         assert process.poll() is None, log.read_text()
         assert gate.turned_away >= 2
-        assert "ready" not in log.read_text()
+        assert " ready " not in log.read_text()
         gate.open = True
         until(lambda: "eroica group ready (partitions control: 4, summaries: 16)" in log.read_text(), log)
         process.terminate()
