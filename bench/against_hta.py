@@ -24,8 +24,9 @@ from needs import DATA, existing
 
 from eroica.producers.trace import read_trace
 from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET, Trace
+from eroica.producers.trace.comm_kernels import kernel_collective
 from eroica.producers.trace.intervals import Intervals, union
-from eroica.producers.trace.naming import kernel_collective, step_number
+from eroica.producers.trace.naming import step_number
 
 COMPARED = (
     "single/nccl_data.json.gz", "single/ns_resolution.json.gz", "single/simple_add.json.gz", "single/b200_eager.json.gz",

@@ -30,7 +30,8 @@ def agent(
         str | None, typer.Option(help="This host's name in verdicts; default: EROICA_HOST, else the real one.")
     ] = None,
     runtime_dir: Annotated[
-        Path | None, typer.Option("--runtime-dir", help="Folder of the sockets; default: EROICA_RUNTIME_DIR, else under /tmp.")
+        Path | None,
+        typer.Option("--runtime-dir", metavar="DIR", help="Folder of the sockets; default: EROICA_RUNTIME_DIR, else under /tmp."),
     ] = None,
 ) -> int:
     """See ``HELP``."""

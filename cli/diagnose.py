@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eroica.cli.options import Common, Words, command
+from eroica.cli.options import BROKER, Common, Words, command
 from eroica.cli.output import err, out, print_bytes
 from eroica.consumers.text import one_line
 
@@ -31,7 +31,7 @@ MAX_UNREAD = 10
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("diagnose", cls=Words, help=HELP)(command(diagnose))
+    app.command("diagnose", cls=Words, help=HELP)(command(diagnose, unused=BROKER))
 
 
 def diagnose(

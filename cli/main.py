@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from eroica import __version__
 from eroica.cli import output
-from eroica.cli.options import Assignments, Bootstrap, Common, Config, Prefix, Words
+from eroica.cli.__main__ import INTERRUPTED
+from eroica.cli.options import Assignments, Bootstrap, Common, Config, GroupWords, Prefix, Words
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import EroicaError
 
@@ -45,7 +45,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 INTERNAL_ERROR = 70
 OUTPUT_LOST = 74
 """Standard output cannot be written; as sysexits.h counts it."""
-INTERRUPTED = 130
 CLOSED_PIPE = 141
 """As the shell counts a program that SIGPIPE ended."""
 
@@ -61,7 +60,7 @@ sentence; EROICA_DEBUG=1 adds where it came from.
 """
 
 
-class Commands(TyperGroup):
+class Commands(GroupWords):
     """Loads a command's module only when that command is called: the list of commands needs none of them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -154,23 +153,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.forget_reader()
         return _report(f"standard output cannot be written ({error.strerror})", OUTPUT_LOST)
     except Exception as error:  # noqa: BLE001  # the last line of defence: a person gets a sentence
-        return _wrong_use(error) if hasattr(error, "format_message") else _internal(error)
+        if isinstance(error.__cause__, KeyboardInterrupt):  # the parser makes it an error of its own
+            return INTERRUPTED
+        given = sys.argv[1:] if argv is None else argv
+        return _wrong_use(error, given) if hasattr(error, "format_message") else _internal(error)
 
 
-def _wrong_use(error: Any) -> int:
-    """What the parser of the command line says, as one sentence like every other error; the help where nothing was asked.
-
-    Which package its classes come from depends on the version of typer, so they are known by what they can do.
-    """
-    path = getattr(getattr(error, "ctx", None), "command_path", "eroica")
+def _wrong_use(error: Any, argv: Sequence[str]) -> int:
+    """One sentence; the help where nothing was asked."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
-    said = one_line(error.format_message(), 500)
-    named = path.partition(" ")[2]
-    sentence = f"{named}: {said[:1].lower()}{said[1:]}" if named else f"{said[:1].lower()}{said[1:]}"
-    sentence = sentence.removesuffix(".")
-    return _report(f"{sentence}{'' if sentence.endswith('?') else ';'} see: {path} --help", int(error.exit_code))
+    from eroica.cli.wronguse import wrong_use
+
+    return _report(wrong_use(error, argv, COMMANDS), int(error.exit_code))
 
 
 def _internal(error: Exception) -> int:

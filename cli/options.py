@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+
+from eroica.cli.wronguse import kind_of
+from eroica.consumers.text import clean
 
 if TYPE_CHECKING:
     from eroica.schemas.settings import EroicaSettings
 
 PANEL = "Common options"
+BROKER = ("bootstrap", "prefix")
+ALL = (*BROKER, "config", "assignments")
+"""Common options that a command may have no use for."""
 
 Bootstrap = Annotated[
     str | None,
@@ -68,8 +75,10 @@ class Common:
 
         :raises UsageError: an unknown or impossible setting, or a file that is not there.
         """
-        from eroica.schemas.settings import load_settings
+        from eroica.schemas.settings import environment_warnings, load_settings
 
+        for warning in environment_warnings(os.environ):
+            typer.echo(f"eroica: {clean(warning)}", err=True)
         if self.config is not None:
             # Services read the file by this name, and the processes that a command starts inherit it.
             os.environ["EROICA_CONFIG"] = str(self.config)
@@ -90,15 +99,17 @@ class Common:
         return words
 
 
+_EXAMPLE = re.compile(r"^Example: ", re.MULTILINE)
+_WORDS = {"int": "N", "float": "NUMBER", "str": "TEXT", "text": "TEXT", "Path": "FILE", "path": "FILE"}
+
+
 class Words(TyperCommand):
     """A command whose usage line shows its arguments as they are typed, and whose line in a list is never cut."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """As any command; an argument that is named in the help says nothing of Python's type behind it."""
-        super().__init__(*args, **kwargs)
-        for parameter in self.params:
-            if parameter.param_type_name == "argument" and parameter.metavar:
-                parameter.display_type_rich = _no_type  # type: ignore[attr-defined, method-assign, unused-ignore]
+        """As any command, in our words."""
+        super().__init__(*args, **{**kwargs, "help": _examples_whole(kwargs.get("help"))})
+        _name_kinds(self.params)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The options, then each argument by its metavar."""
@@ -111,6 +122,29 @@ class Words(TyperCommand):
         return first_sentence(self.help or "")
 
 
+class GroupWords(TyperGroup):
+    """The same for a command that has commands of its own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As any group, in our words."""
+        super().__init__(*args, **{**kwargs, "help": _examples_whole(kwargs.get("help"))})
+        _name_kinds(self.params)
+
+
+def _examples_whole(text: str | None) -> str | None:
+    """The help *text* with each example on one line, so that it can be copied."""
+    return _EXAMPLE.sub("\b\nExample: ", text) if text else text
+
+
+def _name_kinds(parameters: Iterable[Any]) -> None:
+    """An argument that is named in the help says nothing of Python's type behind it; an option says in a word what it takes."""
+    for parameter in parameters:
+        if parameter.param_type_name == "argument" and parameter.metavar:
+            parameter.display_type_rich = _no_type
+        elif parameter.param_type_name == "option" and not parameter.metavar:
+            parameter.metavar = _WORDS.get(kind_of(parameter))
+
+
 def _no_type(*_args: Any, **_kwargs: Any) -> str:
     return ""
 
@@ -120,24 +154,34 @@ def first_sentence(text: str) -> str:
     return re.split(r"(?<=\.)\s", text.strip(), maxsplit=1)[0].replace("\n", " ")
 
 
+def _hidden(kind: Any) -> Any:
+    """The common option *kind*, not in the help."""
+    base, option = typing.get_args(kind)
+    option = copy.copy(option)
+    option.hidden = True
+    return Annotated[base, option]
+
+
 def common_of(context: typer.Context) -> Common:
     """What stood in front of the command's name."""
     outer = context.find_root().obj
     return outer if isinstance(outer, Common) else Common()
 
 
-def command(function: Callable[..., int | None]) -> Callable[..., None]:
-    """Make *function* a command: it gets the common options as ``common``, and its result becomes the exit code."""
+def command(function: Callable[..., int | None], *, unused: Collection[str] = ()) -> Callable[..., None]:
+    """Make *function* a command: it gets the common options as ``common``, and its result becomes the exit code.
+
+    :param unused: common options that mean nothing to it: it takes them, like every command, but its help is silent of them.
+    """
     hints = typing.get_type_hints(function, include_extras=True)
     own = [
         p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY)
         for p in inspect.signature(function).parameters.values()
         if p.name != "common"
     ]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in (("bootstrap", Bootstrap), ("prefix", Prefix), ("config", Config), ("assignments", Assignments))
-    ]
+    kinds: dict[str, Any] = {"bootstrap": Bootstrap, "prefix": Prefix, "config": Config, "assignments": Assignments}
+    kinds |= {name: _hidden(kinds[name]) for name in unused}
+    added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kinds[name]) for name in kinds]
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     @functools.wraps(function)

@@ -73,7 +73,8 @@ def profile(
         else "from each rank's next step (its progress is unknown: does detect run?)"
     )
     who = say_count(view.world_size, "rank profiles", "ranks profile")
-    err().print(f"{request.request}: {who} {asked_steps or f'{seconds:g} s of'} steps {start}")
+    much = say_count(asked_steps, "step") if asked_steps else f"{seconds:g} s of steps"
+    err().print(f"{request.request}: {who} {much} {start}")
     if not wait:
         if as_json:
             print_bytes(encode(request))

@@ -54,7 +54,10 @@ def replay(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The recording.")],
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="A verdict a line, with --verify a comparison a line; last what was planted, if simulated."),
+        typer.Option(
+            "--json",
+            help="A verdict a line, with --verify a comparison; then what was planted, and an early end, if any.",
+        ),
     ] = False,
     verify: Annotated[
         bool,
@@ -74,10 +77,14 @@ def replay(
 ) -> int:
     """See ``HELP``."""
     from eroica.offline import recording
+    from eroica.offline.earlyend import early_end
 
     manifest = recording.read_manifest(directory)
     with err().status("checking the recording …"):
         recording.verify(directory, manifest)
+        early = early_end(directory, manifest)
+    if early is not None:
+        err().print(str(early))
     if explain is not None and (verify or to_kafka or interleave is not None):
         raise UsageError("a verdict is explained by itself", where="--explain", do="leave the other options out")
     if to_kafka:
@@ -93,6 +100,8 @@ def replay(
     truth = truth_beside(directory)
     planted = compare([one.verdict for one in result.verdicts if one.state != "missing"], truth) if truth is not None else None
     _show(result, as_json, verify, planted)
+    if early is not None and as_json:
+        print_json({"ended_early": {"messages_after": early.messages, "bytes_after": early.bytes}})
     if verify and planted is None and all(one.state == "new" for one in result.verdicts):
         raise InvalidInput(
             "no verdict was recorded, so there is nothing to verify with",

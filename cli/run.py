@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, Words, command
+from eroica.cli.options import ALL, Common, Words, command
 from eroica.schemas.errors import UsageError
 
 HELP = """Start a training command with the hook inside, without a change to its code.
@@ -22,7 +22,7 @@ Example: eroica run --job llama-7b -- torchrun --nproc-per-node 8 train.py
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("run", cls=Words, help=HELP)(command(run))
+    app.command("run", cls=Words, help=HELP)(command(run, unused=ALL))
 
 
 def run(
@@ -30,7 +30,9 @@ def run(
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND …", help="The training command.")],
     job: Annotated[str | None, typer.Option(help="The job's name; default: EROICA_JOB, else the launcher's run id.")] = None,
     host: Annotated[str | None, typer.Option(help="This host's name; default: EROICA_HOST, else the real one.")] = None,
-    runtime_dir: Annotated[Path | None, typer.Option("--runtime-dir", help="Folder of the agent's socket.")] = None,
+    runtime_dir: Annotated[
+        Path | None, typer.Option("--runtime-dir", metavar="DIR", help="Folder of the agent's socket.")
+    ] = None,
 ) -> int:
     """See ``HELP``."""
     from eroica.producers.hook.launch import environment

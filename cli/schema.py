@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eroica.cli.options import Common, Words, command
+from eroica.cli.options import BROKER, Common, Words, command
 from eroica.cli.output import out, print_json
 
 HELP = """Print the JSON Schema (2020-12) of a message kind or topic, of scenario files, or the table of all settings.
@@ -26,7 +26,7 @@ SOURCES = "[P]: the EROICA paper (NSDI '26, arXiv 2506.08528); [G]: the public E
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("schema", cls=Words, help=HELP)(command(schema))
+    app.command("schema", cls=Words, help=HELP)(command(schema, unused=BROKER))
 
 
 def schema(

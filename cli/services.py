@@ -33,7 +33,9 @@ needs three ranks of one role.
 Example: eroica localize --bootstrap kafka:9092 --set localize.rules=eroica
 """
 
-Workdir = Annotated[Path | None, typer.Option(help="For the little that a worker keeps on disk; default: a temporary folder.")]
+Workdir = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="For the little that a worker keeps on disk; default: a temporary folder.")
+]
 
 
 def register(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, Words, command
+from eroica.cli.options import ALL, Common, Words, command
 from eroica.cli.output import err, out, print_bytes
 
 HELP = """Summarise one trace as the agent does: a few KB in its place.
@@ -23,7 +23,7 @@ Example: eroica summarize trace.json --rank 3 --json
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("summarize", cls=Words, help=HELP)(command(summarize))
+    app.command("summarize", cls=Words, help=HELP)(command(summarize, unused=ALL))
 
 
 def summarize(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, Words, command
+from eroica.cli.options import Common, GroupWords, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
@@ -34,6 +34,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     topics = typer.Typer(
+        cls=GroupWords,
         no_args_is_help=True,
         subcommand_metavar="ensure|list|delete …",
         help="Create, list or delete the topics.\n\nExample: eroica topics ensure",

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from eroica.cli.options import Common, Words, command
+from eroica.cli.options import ALL, Common, Words, command
 from eroica.cli.output import out
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import InvalidInput, TopologyError, UsageError
@@ -42,7 +42,7 @@ Example: eroica topology --framework torchtitan --world 32 --tp 4 --dp-replicate
 
 def register(app: typer.Typer) -> None:
     """Add the command to the ``eroica`` application."""
-    app.command("topology", cls=Words, help=HELP)(command(topology))
+    app.command("topology", cls=Words, help=HELP)(command(topology, unused=ALL))
 
 
 def topology(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, Words, command
+from eroica.cli.options import BROKER, Common, Words, command
 from eroica.cli.output import err, out, print_json
 from eroica.consumers.text import one_line
 from eroica.schemas.wording import say_count
@@ -31,7 +31,7 @@ Example: eroica tune simulated --out tuned && eroica --config tuned/settings.tom
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("tune", cls=Words, help=HELP)(command(tune))
+    app.command("tune", cls=Words, help=HELP)(command(tune, unused=BROKER))
 
 
 def tune(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from eroica.cli.options import Common, Words, command
+from eroica.cli.options import Common, GroupWords, Words, command
 from eroica.cli.output import err, out, print_bytes
 from eroica.consumers.text import one_line
 from eroica.schemas.errors import UsageError
@@ -43,7 +43,9 @@ class Helped(str, Enum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands: ``verdicts`` reads where no command of its own is named."""
-    group = typer.Typer(invoke_without_command=True, subcommand_metavar="[feedback …]", callback=command(verdicts), help=HELP)
+    group = typer.Typer(
+        cls=GroupWords, invoke_without_command=True, subcommand_metavar="[feedback …]", callback=command(verdicts), help=HELP
+    )
     group.command("feedback", cls=Words, help=FEEDBACK_HELP)(command(feedback))
     app.add_typer(group, name="verdicts")
 

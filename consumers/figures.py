@@ -7,7 +7,7 @@ import re
 from eroica.consumers.text import one_line
 from eroica.schemas.wording import fitting_time, say_number, say_share, say_time
 
-__all__ = ["say_metric", "say_times", "say_value"]
+__all__ = ["say_metric", "say_score", "say_times", "say_value"]
 
 _NAMES = {
     "sm_clock": "SM clock",
@@ -80,6 +80,19 @@ def say_value(value: float, expected: float, unit: str) -> tuple[str, str]:
         value, expected = value * factor, expected * factor
     shown = _UNITS.get(unit, "" if unit == "1" else one_line(unit, MAX_UNIT))
     return f"{say_number(value)} {shown}".rstrip(), say_number(expected)
+
+
+def say_score(score: float, kind: str) -> str:
+    """How far out, and in what.
+
+    >>> say_score(5.234, "z"), say_score(2.571, "ratio"), say_score(0.823, "share"), say_score(0.9, "correlation")
+    ('z 5.23', '2.57×', '82%', 'r 0.9')
+    >>> say_score(7.0, "value"), say_score(7.0, "")
+    ('7', '7')
+    """
+    if kind == "share":
+        return say_share(score)
+    return {"z": "z {}", "ratio": "{}×", "correlation": "r {}"}.get(kind, "{}").format(say_number(score))
 
 
 def say_times(text: str) -> str:

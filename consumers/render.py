@@ -7,11 +7,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from eroica.consumers.figures import say_metric, say_times, say_value
+from eroica.consumers.figures import say_metric, say_score, say_times, say_value
 from eroica.consumers.text import clean, one_line
 from eroica.schemas.ranks import cut_ranks, say_ranks
 from eroica.schemas.verdicts import Action, Cause, Coverage, Evidence, Impact, Verdict, is_same_again, is_suspicion
-from eroica.schemas.wording import say_count, say_number, say_share, say_time
+from eroica.schemas.wording import say_count, say_number, say_share, say_steps, say_time
 
 MAX_CAUSES = 5
 MAX_EVIDENCE = 8
@@ -78,13 +78,13 @@ def is_routine(verdict: Verdict) -> bool:
 def _quiet(verdict: Verdict) -> Text:
     first, last = verdict.request.steps
     when, name = one_line(verdict.event_time, 40), one_line(verdict.verdict_id, 80)
-    return Text(f"· {one_line(verdict.headline, 200)} (on schedule, steps {first}–{last}, {when}, {name})", style="dim")
+    return Text(f"· {one_line(verdict.headline, 200)} (on schedule, {say_steps(first, last)}, {when}, {name})", style="dim")
 
 
 def _facts(verdict: Verdict) -> Table:
     table = _grid()
     first, last = verdict.request.steps
-    _row(table, "job", f"{one_line(verdict.job)}, steps {first}–{last}, reason {verdict.request.reason}")
+    _row(table, "job", f"{one_line(verdict.job)}, {say_steps(first, last)}, reason {verdict.request.reason}")
     if verdict.waiters.ranks:
         _row(
             table,
@@ -164,7 +164,7 @@ def _evidence(items: list[Evidence]) -> Table:
             Text(one_line(say_metric(item.metric), 60)),
             Text(one_line(item.subject, 60)),
             *map(Text, say_value(item.value, item.expected, item.unit)),
-            Text(say_number(item.score)),
+            Text(say_score(item.score, item.score_kind)),
             Text(_compared(item.compared_with)),
         )
     if len(items) > MAX_EVIDENCE:

@@ -36,7 +36,7 @@ def render_explained(
     """
     lines = [
         f"{one_line(evidence.rule, 100)}, compared with {one_line(evidence.compared_with, 160)}",
-        f"printed:    {_figures((evidence.value, evidence.expected, evidence.score), evidence.unit)}",
+        f"printed:    {_figures((evidence.value, evidence.expected, evidence.score), evidence)}",
     ]
     of = f"cause {number}: " if number is not None else ""
     told = Text(f"{of}{one_line(say_metric(evidence.metric), 120)} of {one_line(evidence.subject, 160)}\n", style="bold")
@@ -44,15 +44,16 @@ def render_explained(
     if again is None:
         told.append(f"\n   cannot be made again: {clean(how, 400)}\n", style="red")
         return told
-    told.append(f"\n   made again: {_figures(again, evidence.unit)}: ", style="not bold")
+    told.append(f"\n   made again: {_figures(again, evidence)}: ", style="not bold")
     told.append("the same" if agrees else "DIFFERENT", style="green" if agrees else "red")
     told.append(f"\n   {clean(how, 600)}", style="dim not bold")
     return Group(told, *([Padding(_table(columns, rows), (0, 0, 0, 3), expand=False)] if rows else []), Text())
 
 
-def _figures(figures: tuple[float, float, float], unit: str) -> str:
+def _figures(figures: tuple[float, float, float], evidence: Evidence) -> str:
     value, expected, score = figures
-    return f"value {_plain(value)} {one_line(unit, 20)}, expected {_plain(expected)}, score {_plain(score)}"
+    kind = f" ({one_line(evidence.score_kind, 20)})" if evidence.score_kind else ""
+    return f"value {_plain(value)} {one_line(evidence.unit, 20)}, expected {_plain(expected)}, score {_plain(score)}{kind}"
 
 
 def _plain(value: float) -> str:

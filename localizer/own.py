@@ -13,13 +13,21 @@ from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.reference import (
+    CLIPPED,
+    MIN_PEERS,
+    PAIR,
+    Bools,
+    as_before,
+    by_growth,
+    healthy,
+    the_other,
+    unequal_pairs,
+)
 from eroica.localizer.robust import MAD_TO_SIGMA, column_medians, median, row_medians, sorted_columns, spread_of
 
-MIN_PEERS = 3
-"""Fewer workers in a role cannot show which of them is the odd one."""
 ONCE = ("data", "optimizer")
 """Phases that come once a step, however many micro-batches it has."""
 FLOOR, FLOOR_FEW = 0.0075, 5.0
@@ -29,27 +37,15 @@ FLOOR_KNOWN, FLOOR_KNOWN_FEW = 0.005, 3.0
 """The same where each worker's own way is known from the past."""
 LASTING_KNOWN = 0.01
 """What lasts between peers counts up to this share of the own time against a worker whose own way is known."""
-PAIR = 2
-UNEQUAL, UNEQUAL_SPREADS = 0.08, 8.0
-"""Without a past, two workers of a role differ if by this share and so many times as much as the other pairs of the job do."""
-MIN_HEALTHY = 1 / 3
-"""The faster cluster of a role counts as usual if it has at least this share of its workers."""
-SAME, CHANGED, MIN_SAME = 0.03, 0.05, 0.25
-"""A worker is as before within this share of its role's own time then; a role changed beyond this; so many must be as before."""
-GAP_SPREADS, GAP_SHARE = 6.0, 0.02
-"""Two clusters lie apart by so many spreads of the faster one, and by this share of the own time."""
 MAX_WIDER = 6.0
 """A limit is widened so many times at most for few samples; the floor guards the rest."""
 RESTLESS, WILD = 0.02, 1.5
 """Where single steps spread by more than this share, chance has longer tails than the normal distribution: so many times."""
-CLIPPED = 3.0
-"""Peers beyond so many spreads do not count for the spread."""
 MAX_BIAS = 0.03
 """A worker that was slower than its role in the healthy past by more than this share is slow, not different."""
 FALSE_ALARMS = 1e-3
 """Chance that a healthy frame holds an outlier by the normal distribution, however many workers it has."""
 
-Bools = npt.NDArray[np.bool_]
 _N = TypeVar("_N", float, Floats)
 
 
@@ -103,6 +99,8 @@ class OwnTime:
     """Shape (n,): the ``z`` beyond which chance is no explanation, by the number of workers."""
     comparable: Bools
     """Shape (n,): whether the role is large enough to compare."""
+    guessed: Bools
+    """Shape (n,): whether only the job's growth tells who of the role is as usual."""
     _mended: dict[bytes, Floats] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -127,12 +125,15 @@ class OwnTime:
         return self._mended[key]
 
 
-def measure_own(frame: Frame, least_z: float, past: Past | None = None, sick: Bools | None = None) -> OwnTime:
+def measure_own(
+    frame: Frame, least_z: float, past: Past | None = None, sick: Bools | None = None, grown_us: float = 0.0
+) -> OwnTime:
     """Own times of *frame* by step, compared within each role.
 
     :param least_z: no limit is below this.
     :param past: a healthy profile: tells which part of a role is as usual where there is doubt, and what is each rank's way.
     :param sick: shape (n,): workers whose readings are bad; where the past does not tell, they do not show what is usual.
+    :param grown_us: what a step takes longer than the job's iterations did; it tells which of two grew, where no past does.
     """
     steps, step_us = frame.step_table()
     wait = np.minimum(_exposed(frame, steps), step_us)
@@ -146,7 +147,8 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None, sick: Bo
     comparable, known = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     level = np.ones(n)
     limit = np.full(n, max(least_z, chance_limit(n)))
-    unequal = _unequal_pairs(frame, own) if past is None and steps.size else {}
+    guessed = np.zeros(n, dtype=np.bool_)
+    unequal = unequal_pairs(frame, own) if past is None and steps.size else {}
     for role in frame.roles if steps.size else []:
         rows = frame.rows_of(role)
         then = past.own_us.get(frame.classes[role], 0.0) if past else 0.0
@@ -154,16 +156,19 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None, sick: Bo
         told = _told_by_rank(frame.ranks[rows], past)
         known[rows] = ~np.isnan(told)
         each = told if bool((told > 0).all()) else None
-        reference = _as_before(mine, then, each, past.spread_us.get(frame.classes[role], 0.0) if past else 0.0)
+        reference = as_before(mine, then, each, past.spread_us.get(frame.classes[role], 0.0) if past else 0.0)
         if reference is None and each is not None and mine.shape[0] == PAIR:
-            reference = _the_other(mine, each)
+            reference = the_other(mine, each)
         if reference is None:
             reference = unequal.get(role)
+        if reference is None and past is None and mine.shape[0] >= PAIR:
+            reference = by_growth(mine, grown_us)
+            guessed[rows] = reference is not None
         alone = reference is None
         if reference is None:
             well = np.ones(mine.shape[0], dtype=np.bool_) if sick is None else ~sick[rows]
             some = not bool(well.all()) and bool(well.any())
-            reference = well if some else _healthy(mine, frame.hosts.code[rows], frame.hosts.names)
+            reference = well if some else healthy(mine, frame.hosts.code[rows], frame.hosts.names)
         every = bool(reference.all())
         usual[rows] = column_medians(mine if every else mine[reference])
         for part in (0, 1):
@@ -192,7 +197,7 @@ def measure_own(frame: Frame, least_z: float, past: Past | None = None, sick: Bo
         floor = share * level[rows]
         z[rows] = excess[rows] / np.maximum(np.maximum(chance, floor), 1e-9)
     parts.setflags(write=False)
-    return OwnTime(steps, step_us, wait, own, usual, parts, usual_parts, spread, excess, z, limit, comparable)
+    return OwnTime(steps, step_us, wait, own, usual, parts, usual_parts, spread, excess, z, limit, comparable, guessed)
 
 
 def chance_limit(count: int) -> float:
@@ -242,89 +247,6 @@ def _own_bias(told: Floats, usual: float) -> Floats:
     """How much slower than the *usual* of its role each worker was in the healthy past, shape (peers, 1); 0 where not *told*."""
     then = np.where(np.isnan(told), usual, told)
     return np.asarray(np.clip(then - usual, -MAX_BIAS * usual, MAX_BIAS * usual))[:, None]
-
-
-def _as_before(own: Floats, then_us: float, each: Floats | None, spread_us: float) -> Bools | None:
-    """Peers that are as fast as they were, where most of the role is not; ``None`` if the past does not tell.
-
-    :param own: shape (peers, steps).
-    :param each: shape (peers,): own times then where they are known one by one; else all are held against their role.
-    :param spread_us: of a single step then.
-    """
-    if then_us <= 0:
-        return None
-    level = row_medians(own)
-    if median(level) <= (1 + CHANGED) * then_us:
-        return None
-    if each is None:
-        same, least = np.abs(level - then_us) <= SAME * then_us, 2
-    else:
-        chance = 2 * 1.25 * spread_us * np.sqrt(2 / own.shape[1])
-        growth, least = level - each, 1
-        same = (growth <= max(SAME * then_us, min(chance, CHANGED * then_us))) & (growth >= -2 * CHANGED * then_us)
-    # Whoever is late now and then is not as before: unequal work meets all.
-    same &= own.max(axis=1) <= (1 + 2 * CHANGED) * then_us + CLIPPED * spread_us
-    return np.asarray(same) if int(same.sum()) >= max(least, int(np.ceil(MIN_SAME * level.size))) else None
-
-
-def _the_other(own: Floats, each: Floats) -> Bools | None:
-    """Of a pair, the one that is as it was, if the other has become slower: no third is there to ask.
-
-    :param own: shape (2, steps).
-    :param each: shape (2,): own times then.
-    """
-    growth = row_medians(own) / each - 1
-    out = growth <= growth.min()
-    return np.asarray(out) if abs(growth.min()) <= SAME and growth.max() - growth.min() >= CHANGED else None
-
-
-def _unequal_pairs(frame: Frame, own: Floats) -> dict[int, Bools]:
-    """Of roles of two workers who differ far more than the other pairs of the job do: which of the two shows what is usual.
-
-    That one of them is slow is far likelier than that the other does its work in less than it takes.
-
-    :param own: shape (n, steps).
-    :returns: role → shape (2,).
-    """
-    pairs = [role for role, count in enumerate(np.bincount(frame.cls).tolist()) if count == PAIR]
-    if len(pairs) < MIN_PEERS:
-        return {}
-    level = row_medians(own)
-    each = np.stack([level[frame.rows_of(role)] for role in pairs])
-    gap = (each[:, 0] - each[:, 1]) / np.maximum(each.min(axis=1), 1e-9)
-    # Equal workers differ by nothing on the whole.
-    far = np.abs(gap) >= max(UNEQUAL, UNEQUAL_SPREADS * MAD_TO_SIGMA * median(np.abs(gap)))
-    return {pairs[at]: each[at] <= each[at].min() for at in np.flatnonzero(far).tolist()}
-
-
-def _healthy(own: Floats, host: Ints, names: list[str]) -> Bools:
-    """Which peers show what is usual: all, or all but one host where that is far slower and makes up half of the role.
-
-    In a small job the median lies between the halves. That several hosts are the slow half is as likely as that the others are
-    the odd ones: then nobody knows.
-
-    :param own: shape (peers, steps).
-    :param host: of each peer, as an index into *names*.
-    """
-    level = row_medians(own - column_medians(own))
-    everyone = np.ones(level.size, dtype=np.bool_)
-    if level.size < MIN_PEERS + 1:
-        return everyone
-    order = np.sort(level)
-    least = max(2, int(np.ceil(MIN_HEALTHY * level.size)))
-    gaps = np.diff(order)[least - 1 :]
-    if gaps.size == 0:
-        return everyone
-    at = least - 1 + int(np.argmax(gaps))
-    lower = order[: at + 1]
-    within = max(spread_of(lower), 1e-9)
-    gap = float(order[at + 1] - order[at])
-    if gap < GAP_SPREADS * within or gap < GAP_SHARE * median(own):
-        return everyone
-    reference = level <= order[at]
-    fast, slow = ({names[i] for i in np.unique(host[side]).tolist()} for side in (reference, ~reference))
-    # A host that has fast workers too, or no name, is not what the slow ones have in common.
-    return np.asarray(reference) if len(slow) == 1 and not slow & (fast | {""}) else everyone
 
 
 def phase_table(frame: Frame, steps: Ints, names: tuple[str, ...]) -> Floats:

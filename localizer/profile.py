@@ -122,6 +122,7 @@ def function_evidence(frame: Frame, row: int, peers: Ints, grown: list[Grown], r
             unit="ms",
             expected=round(g.usual_us / 1e3, 3),
             score=round(g.value_us / g.usual_us, 3) if g.usual_us > 0 else round(g.value_us / 1e3, 3),
+            score_kind="ratio" if g.usual_us > 0 else "value",
             rule=rule,
             compared_with=name_rows(frame, peers),
         )

@@ -46,7 +46,8 @@ def judge_stacks(frame: Frame) -> Judgement:
     evidence = [
         Evidence(
             kind="stack", metric="innermost frames of the main thread", subject=f"rank {row.rank}: {innermost(told_stack(row))}",
-            value=1.0, unit="1", expected=0.0, score=1.0, rule=f"differs from: {usual_now}", compared_with=compared,
+            value=1.0, unit="1", expected=0.0, score=1.0,
+            score_kind="value", rule=f"differs from: {usual_now}", compared_with=compared,
         )
         for row in odd[:16]
     ]  # fmt: skip

@@ -20,6 +20,7 @@ from eroica.schemas.errors import SchemaError, UsageError
 from eroica.schemas.settings import EroicaSettings, KafkaSettings
 from eroica.schemas.summaries import Expectation, StackEvidence, Summary, SummaryError
 from eroica.schemas.topics import KEY_SEPARATOR, message_key
+from eroica.schemas.wrongsetting import may_be
 
 RECORDED_TOPICS = ("verdicts", "groups", "feedback", "summaries", "control", "baselines", "partials", "iterations", "jobs")
 """Effects before their causes: what is recorded has everything that led to it recorded too, though the job goes on meanwhile."""
@@ -91,9 +92,9 @@ def known_settings(recorded: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str,
                 continue
             try:
                 kind.model_validate({key: value})
-            except ValidationError as error:
-                why = error.errors()[0]["msg"]
-                notes.append(f"the recording's setting {section}.{key} cannot be had here ({why}); it has its default")
+            except ValidationError:
+                needed = may_be(kind.model_fields[key])
+                notes.append(f"the recording's setting {section}.{key} is not {needed}, as it must be here; it has its default")
             else:
                 kept[key] = value
     return known, notes
@@ -137,8 +138,10 @@ def record(
                 _read_topic(settings.kafka, topic, writer, wanted, stop, clock)
             if stop() or until == "now" or (until == "verdict" and writer.counts().get("verdicts", 0) > before):
                 break
-    finally:
-        writer.close()
+    except BaseException:
+        writer.close(early=True)
+        raise
+    writer.close()
     counts = writer.counts()
     if not counts.keys() - OF_ALL_JOBS:
         writer.discard()

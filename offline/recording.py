@@ -35,8 +35,8 @@ MAX_LINE_BYTES = 2 * max(topic.max_message_bytes for topic in TOPICS.values()) +
 MAX_WINDOW_BYTES = 1 << 27
 """Memory that a file may ask of the decompressor (zstd's own default limit)."""
 MAX_FILES = 10_000
-_CHUNK_BYTES = 1 << 20
-_FILE = re.compile(r"[a-z]{1,40}-[0-9]{1,6}\.jsonl\.zst")
+CHUNK_BYTES = 1 << 20
+DATA_FILE = re.compile(r"[a-z]{1,40}-[0-9]{1,6}\.jsonl\.zst")
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -91,6 +91,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     """The settings of detect, group and localize as the recorder was given them: what a replay starts from."""
     files: list[FileEntry]
+    closed: bool | None = None
+    """Whether the recorder came to its own end; ``None`` where an older one did not say."""
 
 
 def to_line(topic: str, record: Incoming) -> Line:
@@ -153,7 +155,7 @@ def read_manifest(directory: Path) -> Manifest:
     if len(manifest.files) > MAX_FILES or len({entry.file for entry in manifest.files}) < len(manifest.files):
         raise InvalidInput(f"the manifest names a file twice, or more than {MAX_FILES} files", where=str(path))
     for entry in manifest.files:
-        if _FILE.fullmatch(entry.file) is None or entry.file != file_name(entry.topic, entry.partition):
+        if DATA_FILE.fullmatch(entry.file) is None or entry.file != file_name(entry.topic, entry.partition):
             raise InvalidInput(f"the manifest names a file that cannot be its own: {entry.file[:80]!r}", where=str(path))
         if entry.topic not in TOPICS:
             raise InvalidInput(f"the manifest names an unknown topic {entry.topic[:80]!r}", where=str(path))
@@ -196,7 +198,7 @@ def digest_of(directory: Path, entry: FileEntry) -> Any:
     left = entry.bytes
     try:
         with open_file(path) as stream:
-            while left and (chunk := stream.read(min(_CHUNK_BYTES, left))):
+            while left and (chunk := stream.read(min(CHUNK_BYTES, left))):
                 digest.update(chunk)
                 left -= len(chunk)
     except OSError as error:
@@ -218,7 +220,7 @@ def read_file(directory: Path, entry: FileEntry) -> Iterator[Incoming]:
     decoder = msgspec.json.Decoder(Line)
     try:
         with open_file(path) as stream:
-            plain = io.BufferedReader(_decompressed(stream, entry.bytes), _CHUNK_BYTES)
+            plain = io.BufferedReader(decompressed(stream, entry.bytes), CHUNK_BYTES)
             while raw := plain.readline(MAX_LINE_BYTES + 1):
                 where = f"{path}:{count + 1}"
                 if count >= entry.messages:
@@ -236,7 +238,8 @@ def read_file(directory: Path, entry: FileEntry) -> Iterator[Incoming]:
         raise InvalidInput(f"the file holds {count} messages, the manifest says {entry.messages}", where=str(path))
 
 
-def _decompressed(stream: Any, length: int) -> Any:
+def decompressed(stream: Any, length: int) -> Any:
+    """A reader of what the first *length* bytes of *stream* unpack to."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
     head: Any = _Head(stream, length)
     return decompressor.stream_reader(head, read_across_frames=True)

@@ -17,6 +17,7 @@ from eroica.producers.trace.summarise import identity_from_trace, summarise
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.sketch import quantile
 from eroica.schemas.summaries import Communicator, Summary
+from eroica.schemas.wording import say_steps
 
 UNKNOWN = -1
 """Rank of a trace that tells none. Alone it can be looked at all the same; to compare ranks theirs must be known."""
@@ -63,7 +64,7 @@ def render_summary(summary: Summary) -> RenderableType:
     parts: list[RenderableType] = [
         Text(f"{_who(summary)} on {one_line(who.host, 60) or 'an unnamed host'}", style="bold"),
         Text(
-            f"steps {summary.first_step}–{summary.last_step}, {summary.window_us / 1e3:.1f} ms"
+            f"{say_steps(summary.first_step, summary.last_step)}, {summary.window_us / 1e3:.1f} ms"
             + (f", {one_line(who.device, 60)}" if who.device else "")
         ),
         Text(),

@@ -188,7 +188,17 @@ class _Judge:
     def _evidence(self, cause: MendedCause) -> list[Evidence]:
         place = self._place(cause)
         out = [
-            _item("step", "step if mended", place, cause.step * 1e3, "ms", self.report.step * 1e3, cause.recovered, "as it was"),
+            _item(
+                "step",
+                "step if mended",
+                place,
+                cause.step * 1e3,
+                "ms",
+                self.report.step * 1e3,
+                cause.recovered,
+                "share",
+                "as it was",
+            ),
         ]
         if cause.kind == "worker":
             for d, s in cause.workers[:5]:
@@ -198,9 +208,13 @@ class _Judge:
             out += [self._computed(kind, None, cause.stage, "the other stages") for kind in self._kinds()]
         elif cause.kind == "data_imbalance":
             text = "forward against backward of a micro-batch"
-            out.append(_item("step", "correlation of lengths", place, cause.agreement, "1", 0.0, cause.agreement, text))
+            out.append(
+                _item("step", "correlation of lengths", place, cause.agreement, "1", 0.0, cause.agreement, "correlation", text)
+            )
         elif cause.kind == "link":
-            out.append(_item("wait", "time of transfers", place, cause.ratio, "×", 1.0, cause.ratio, "the other workers"))
+            out.append(
+                _item("wait", "time of transfers", place, cause.ratio, "×", 1.0, cause.ratio, "ratio", "the other workers")
+            )
         return out
 
     def _kinds(self) -> list[str]:
@@ -217,7 +231,7 @@ class _Judge:
             value, expected = float(table[stage, lane]), float(np.median(np.delete(table[stage], lane)))
         subject = f"stage {stage}" if lane is None else f"dp {self._lane(lane)}, stage {stage}"
         score = value / expected if expected > 0 else 0.0
-        return _item("function", f"mean {kind}", subject, value * 1e3, "ms", expected * 1e3, score, peers)
+        return _item("function", f"mean {kind}", subject, value * 1e3, "ms", expected * 1e3, score, "ratio", peers)
 
     def _of_stage(self, stage: int) -> list[int]:
         return self._ranks(tuple((d, stage) for d in range(self.lanes)))
@@ -274,7 +288,15 @@ class _Judge:
 
 
 def _item(
-    kind: str, metric: str, subject: str, value: float, unit: str, expected: float, score: float, compared_with: str
+    kind: str,
+    metric: str,
+    subject: str,
+    value: float,
+    unit: str,
+    expected: float,
+    score: float,
+    score_kind: str,
+    compared_with: str,
 ) -> Evidence:
     return Evidence(
         kind=kind,
@@ -284,6 +306,7 @@ def _item(
         unit=unit,
         expected=round(expected, 3),
         score=round(score, 4),
+        score_kind=score_kind,
         rule=RULE,
         compared_with=compared_with,
     )

@@ -83,15 +83,16 @@ class RecordingWriter:
                 file = self._files[key] = _PartitionFile(self.directory, topic, record.partition, level=self._level)
             file.add(record)
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, closed: bool = False) -> None:
         """Make everything added so far part of the recording: frames to disk first, then the manifest, in one step.
 
+        :param closed: the recorder came to its own end.
         :raises UsageError: it cannot be written (the disk is full); the recording stays as it was at the last checkpoint.
         """
         with _writing(self.directory):
-            self._checkpoint()
+            self._checkpoint(closed)
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, closed: bool) -> None:
         entries = [file.confirm() for _, file in sorted(self._files.items())]
         manifest = Manifest(
             software=__version__,
@@ -103,6 +104,7 @@ class RecordingWriter:
             },
             settings=self._settings,
             files=entries,
+            closed=closed,
         )
         raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
         temporary = self.directory / f"{MANIFEST}.new"
@@ -112,10 +114,13 @@ class RecordingWriter:
             os.fsync(stream.fileno())
         temporary.replace(self.directory / MANIFEST)
 
-    def close(self) -> None:
-        """Confirm what is left and close the files."""
+    def close(self, *, early: bool = False) -> None:
+        """Confirm what is left and close the files.
+
+        :param early: not all was written that was to be.
+        """
         try:
-            self.checkpoint()
+            self.checkpoint(closed=not early)
         finally:
             for file in self._files.values():
                 file.close()

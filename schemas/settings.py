@@ -14,10 +14,19 @@ from typing import Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 
+from eroica.schemas.environment import BETWEEN, CONFIG, PREFIX, Variables
 from eroica.schemas.errors import UsageError
-from eroica.schemas.wording import did_you_mean
+from eroica.schemas.wrongsetting import not_json, unknown_section, wrong_setting
 
 MAX_FILE_BYTES = 1_000_000
 """Of a settings file."""
@@ -183,7 +192,7 @@ class LocalizeSettings(Section):
 class EroicaSettings(BaseSettings):
     """Everything, by section."""
 
-    model_config = SettingsConfigDict(env_prefix="EROICA_", env_nested_delimiter="__", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter=BETWEEN, frozen=True, extra="forbid")
 
     kafka: KafkaSettings = KafkaSettings()
     agent: AgentSettings = AgentSettings()
@@ -201,19 +210,25 @@ class EroicaSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags, then environment, then the file."""
+        variables = Variables(_sections())
+        if isinstance(env_settings, EnvSettingsSource):
+            env_settings.env_vars = {name: text for name, text in env_settings.env_vars.items() if not variables.strange(name)}
         sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
-        file = os.environ.get("EROICA_CONFIG")
+        file = os.environ.get(CONFIG)
         return (*sources, TomlConfigSettingsSource(settings_cls, toml_file=Path(file))) if file else sources
 
 
-def _unknown_setting(section: str, key: str) -> UsageError:
-    """What to say of a *key* that its *section* lacks: the one that may have been meant, else all of them."""
-    known = list(type(getattr(EroicaSettings.model_construct(), section)).model_fields)
-    return UsageError(
-        f"there is no setting {key[:60]!r} in section {section}",
-        where=f"{section}.{key[:60]}",
-        do=f"{did_you_mean(key, known)}see `eroica schema settings`",
-    )
+def _sections() -> dict[str, dict[str, FieldInfo]]:
+    """Section → key → the setting."""
+    return {section: dict(type(field.default).model_fields) for section, field in EroicaSettings.model_fields.items()}
+
+
+def environment_warnings(environ: Iterable[str]) -> list[str]:
+    """A sentence for each name of *environ* that looks like a variable of ours and is none, a few at most.
+
+    They are no error: environments are shared, also between versions.
+    """
+    return Variables(_sections()).warnings(environ)
 
 
 def load_settings(assignments: Iterable[str] = (), under: Mapping[str, Mapping[str, Any]] | None = None) -> EroicaSettings:
@@ -229,11 +244,9 @@ def load_settings(assignments: Iterable[str] = (), under: Mapping[str, Mapping[s
         if not equals or not dot or not key:
             raise UsageError(f"{assignment!r} is not section.key=value", do="e.g. --set detect.window=20")
         if section not in EroicaSettings.model_fields:
-            known = ", ".join(EroicaSettings.model_fields)
-            near = did_you_mean(section, EroicaSettings.model_fields)
-            raise UsageError(f"there is no section {section!r}", where=assignment, do=f"{near}sections: {known}")
+            raise unknown_section(section, EroicaSettings.model_fields, assignment)
         given.setdefault(section, {})[key] = value
-    file = os.environ.get("EROICA_CONFIG")
+    file = os.environ.get(CONFIG)
     if file and Path(file).is_file() and Path(file).stat().st_size > MAX_FILE_BYTES:
         raise UsageError(f"the settings file is over {MAX_FILE_BYTES} bytes", where=file, do="mend --config or EROICA_CONFIG")
     if file and not Path(file).is_file():
@@ -241,10 +254,8 @@ def load_settings(assignments: Iterable[str] = (), under: Mapping[str, Mapping[s
     try:
         return EroicaSettings(**given)  # type: ignore[arg-type]  # pydantic converts the strings
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden" and len(first["loc"]) == 2:
-            raise _unknown_setting(*map(str, first["loc"])) from error
-        raise UsageError(f"setting {where}: {first['msg']}", do="see `eroica schema settings`") from error
+        raise wrong_setting(error, _sections(), given, os.environ, file) from error
+    except SettingsError as error:
+        raise not_json(os.environ, _sections()) from error
     except ValueError as error:
         raise UsageError(f"the settings file is not TOML: {error}", where=file or "") from error

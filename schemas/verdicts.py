@@ -58,7 +58,10 @@ class Evidence(Record, frozen=True, kw_only=True):
     unit: str
     expected: float
     score: float
-    """How far out, in the rule's own unit (robust z, ratio, distance)."""
+    """How far out, as ``score_kind`` says."""
+    score_kind: str = ""
+    """``z`` (robust standard deviations), ``ratio`` (to what is expected), ``share`` (0..1), ``correlation``, ``value`` (the
+    value itself, where there is nothing to hold it against); empty in verdicts of older writers."""
     rule: str
     compared_with: str
     """The peers, e.g. ``ranks 0-1,3``."""

@@ -42,6 +42,15 @@ def say_count(count: int, noun: str, plural: str = "") -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def say_steps(first: int, last: int) -> str:
+    """The steps from *first* to *last*.
+
+    >>> say_steps(10, 14), say_steps(10, 10)
+    ('steps 10–14', 'step 10')
+    """
+    return f"steps {first}–{last}" if last != first else f"step {first}"
+
+
 def say_number(value: float) -> str:
     """Three significant digits, and whole from a hundred on; powers of ten only for what no table can hold.
 

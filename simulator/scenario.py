@@ -221,7 +221,7 @@ class Scenario(Part, frozen=True, kw_only=True):
     """Everything. The same scenario and seed give the same bytes."""
 
     name: str = "scenario"
-    """In the labels, and part of the run's id; verdicts speak of the job by ``job.name``."""
+    """In the labels; verdicts speak of the job by ``job.name``."""
     about: str = ""
     """One sentence, for the list."""
     seed: Annotated[int, Meta(ge=0, le=2**62)] = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from eroica.schemas.errors import UsageError
@@ -59,7 +60,12 @@ class Simulation:
         self.faults: list[PlacedFault] = []
         self.broken = self.healthy
         self._place()
-        self.run_id = stable_id("run", scenario.job.name, scenario.name, self.seed)
+        self.run_id = self._run_id()
+
+    def _run_id(self) -> str:
+        """From all that the scenario says: two that differ in anything are two launches, also on one broker."""
+        content = msgspec.structs.replace(self.scenario, seed=self.seed)
+        return stable_id("run", self.scenario.job.name, msgspec.json.encode(content, order="sorted").decode())
 
     def run_healthy(self) -> Run:
         """The profiled steps without the faults."""

@@ -277,12 +277,13 @@ def _levels(measures: Measures, levels: dict[tuple[str, int, int], list[tuple[fl
 def _evidence(metric: str, rank: int, wait_us: float, log: float, compared: str) -> Evidence:
     return Evidence(
         kind="wait", metric=metric, subject=f"rank {rank}", value=ms(wait_us), unit="ms", expected=ms(wait_us / np.exp(log)),
-        score=round(float(np.exp(log)), 3), rule=RULE, compared_with=compared,
+        score=round(float(np.exp(log)), 3), score_kind="ratio", rule=RULE, compared_with=compared,
     )  # fmt: skip
 
 
 def _pair_evidence(subject: str, wait_us: float, log: float, matrix: Matrix) -> Evidence:
     return Evidence(
         kind="wait", metric=PAIR, subject=subject, value=ms(wait_us), unit="ms", expected=ms(wait_us / np.exp(log)),
-        score=round(float(np.exp(log)), 3), rule=RULE, compared_with=f"source and destination alone, in {matrix.label}",
+        score=round(float(np.exp(log)), 3),
+        score_kind="ratio", rule=RULE, compared_with=f"source and destination alone, in {matrix.label}",
     )  # fmt: skip

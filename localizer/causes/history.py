@@ -1,61 +1,45 @@
 """The whole job against its own iterations before the trigger: all that there is to hold it against without a healthy profile.
 
-Iterations have a length and nothing else, so this tells that the job became slower and never in what. It speaks only where no
-rank, link, stage or pause was found to explain it.
+Iterations have a length and nothing else, so this tells that the job became slower and never in what. What is found must make up
+for it: else the growth is a cause of its own, as what all ranks have in common that would.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.frame import Frame
+from eroica.localizer.causes.spread import common_pauses, pause_finding, pause_gain_us, pauses_by_kind
+from eroica.localizer.causes.stages import heavier_stage
+from eroica.localizer.frame import Floats
+from eroica.localizer.growth import iterations
 from eroica.localizer.judgement import Finding
+from eroica.localizer.reference import MATCHES
 from eroica.schemas.verdicts import Evidence
 from eroica.schemas.wording import say_share
 
 RULE = "eroica/history"
-GROWN = 0.10
-"""Iterations that are longer by this share than the fastest before them are slow; chance and other inputs make up less."""
-STILL = 0.5
-"""The profile shows the job slow if its step is longer than the iteration was by at least this share of what it had grown by."""
+EXPLAINED = 0.5
+"""Findings that make up so much of the growth explain it …"""
+LOADED = 0.75
+"""… loading that all ranks share, of which every job has some, from this share on."""
+HEAVIER = (0.9, MATCHES[1])
+"""A stage that has as much more work than the others as the step has grown by, between so many times: it is what grew."""
 MOST, EXPOSED = 0.8, 0.5
-"""So many ranks wait for less than this share of the growth: then most of it is their own work, on all alike …"""
+"""So many ranks wait, or transfer between hosts, for less than this share of the growth: then most of it is work of theirs …"""
+HALF = 0.5
 UNEQUAL = 0.25
-"""… if no more than this share of it is lost to ranks that differ."""
+"""… on all alike, if no more than this share of it is lost to ranks that differ."""
 DOUBT = 0.35
 """Lengths alone do not tell a slower job from one that was given more to do."""
-
-
-def iterations(frame: Frame) -> tuple[float, float] | None:
-    """Mean iteration when the request was made, and before, µs; ``None`` if it tells nothing of a degradation."""
-    if frame.request.reason != "degradation":
-        return None
-    observed, usual = (float(frame.request.figures.get(name, 0.0)) for name in ("observed_us", "baseline_us"))
-    return (observed, usual) if 0 < usual < observed and math.isfinite(observed) else None
-
-
-def grown_us(measures: Measures) -> float:
-    """What a step of the profile takes longer than before, µs: as share of it what iterations do, which no profiler slows.
-
-    0 if the request does not tell, if it is too little to tell from chance, or if the profile does not show it.
-    """
-    told = iterations(measures.frame)
-    if told is None or measures.own.steps.size == 0:
-        return 0.0
-    observed, usual = told
-    typical = float(np.median(measures.own.step_us))
-    if observed < (1 + GROWN) * usual or typical < usual + STILL * (observed - usual):
-        return 0.0
-    return (1 - usual / observed) * typical
 
 
 def grown_note(measures: Measures) -> list[str]:
     """That iterations became longer, where nothing is found that would have made them so."""
     told = iterations(measures.frame)
-    if told is None or grown_us(measures) <= 0:
+    if told is None or measures.grown_us <= 0:
         return []
     return [f"iterations take {say_share(told[0] / told[1] - 1)} longer than before ({ms(told[1])} ms)"]
 
@@ -65,31 +49,90 @@ def exposed_us(measures: Measures) -> float:
     return float(np.quantile(measures.own.typical_wait_us, MOST, method="higher"))
 
 
-def find_history(measures: Measures) -> list[Finding]:
-    """A job that became slower, without a healthy profile: the whole job if the growth is work of all ranks, else unknown."""
-    frame, grown = measures.frame, grown_us(measures)
-    told = iterations(frame)
-    # Who is missing may be the one that all wait for.
-    if measures.past is not None or told is None or grown <= 0 or frame.missing.size:
-        return []
-    waits = exposed_us(measures)
-    alike = waits <= EXPOSED * grown and measures.lost_own_us <= UNEQUAL * grown
-    if not alike and not measures.own.comparable.any():
+def transferred_us(measures: Measures) -> float:
+    """What :data:`MOST` of the ranks do not exceed of :func:`between_hosts_us`: no slower network costs more. (Slower transfers
+    inside of every host at once are no fault that is known.)
+    """
+    return float(np.quantile(between_hosts_us(measures), MOST, method="higher"))
+
+
+def between_hosts_us(measures: Measures) -> Floats:
+    """Transfers between hosts per step, waiting taken off, shape (n,), µs."""
+    all_ = measures.frame.collectives
+    if all_.size == 0:
+        return np.zeros(measures.frame.size)
+    _, total = all_.transfers_of((measures.transfers.host_count > 1)[all_.slots.communicator])
+    return np.asarray(total / np.maximum(measures.frame.steps_of, 1))
+
+
+def with_growth(measures: Measures, found: list[Finding]) -> list[Finding]:
+    """*found*, and what else made the job slower, if they make up for too little of what its iterations grew by.
+
+    A pause that all ranks take, a stage that is heavier than the others by just that, the work of all ranks (``whole_job``), or
+    ``unknown``.
+    """
+    frame, grown = measures.frame, measures.grown_us
+    # Who is missing may be the one that all wait for; what a healthy past tells is more.
+    if measures.past is not None or grown <= 0 or frame.missing.size:
+        return found
+    # Most jobs have a stage that is heavier than the others: that alone explains nothing.
+    standing = [f for f in found if f.stages and f.cls == "pipeline_stage"]
+    told = [f for f in found if f.cls != "unknown" and f not in standing]
+    if sum(f.gain_us for f in told) >= EXPLAINED * grown:
+        return found
+    if (pause := _pause(measures)) is not None:
+        return [pause, *told]
+    heavier, above = heavier_stage(measures)
+    if heavier and HEAVIER[0] * grown <= above <= HEAVIER[1] * grown:
+        return found if standing else [*(replace(f, gain_us=max(f.gain_us, min(above, grown))) for f in heavier), *found]
+    return [*found, *_history(measures, nothing=not found)]
+
+
+def _pause(measures: Measures) -> Finding | None:
+    """The pause that :data:`MOST` ranks take alike, within a half, which makes up for most of the growth, if one does."""
+    by_rank = pauses_by_kind(measures.frame)
+    gains = {
+        what: pause_gain_us(measures, what, each) / (LOADED if what == "loader" else EXPLAINED)
+        for what, each in common_pauses(measures).items()
+        if float(np.mean(by_rank[what] >= HALF * np.median(by_rank[what]))) >= MOST
+    }
+    best = max(sorted(gains), key=lambda what: gains[what], default="")
+    if not best or gains[best] < measures.grown_us:
+        return None
+    return pause_finding(measures, best, common_pauses(measures)[best])
+
+
+def _history(measures: Measures, *, nothing: bool) -> list[Finding]:
+    """The growth as a finding.
+
+    :param nothing: there is no other.
+    """
+    grown, told = measures.grown_us, iterations(measures.frame)
+    waits, transfers = exposed_us(measures), transferred_us(measures)
+    alike = min(waits, transfers) <= EXPOSED * grown and measures.lost_own_us <= UNEQUAL * grown
+    if told is None or (nothing and not alike and not measures.own.comparable.any()):
         return []  # who is slow cannot be told here: that is no cause
     observed, usual = told
     evidence = [
         Evidence(
             kind="step", metric="duration of the iteration", subject="all ranks", value=ms(observed), unit="ms",
-            expected=ms(usual), score=round(observed / usual, 3), rule=RULE, compared_with="the job's iterations before",
+            expected=ms(usual), score=round(observed / usual, 3),
+            score_kind="ratio", rule=RULE, compared_with="the job's iterations before",
         ),
-        Evidence(
-            kind="wait", metric="exposed communication per step", subject="all ranks", value=ms(waits), unit="ms",
-            expected=ms(grown), score=round(waits / grown, 3), rule=RULE, compared_with="what the step has grown by",
+        *(
+            Evidence(
+                kind="wait", metric=metric, subject="all ranks", value=ms(value), unit="ms", expected=ms(grown),
+                score=round(value / grown, 3), score_kind="ratio", rule=RULE, compared_with="what the step has grown by",
+            )
+            for metric, value in (
+                ("exposed communication per step", waits),
+                ("transfers between hosts per step", transfers),
+            )
         ),
     ]  # fmt: skip
     return [
         Finding(
-            cls="whole_job" if alike else "unknown", ranks=frame.ranks[:0], explains=0.0, confidence=0.0, evidence=evidence,
-            gain_us=grown, doubt=DOUBT,
+            cls="whole_job" if alike else "unknown", ranks=measures.frame.ranks[:0], explains=0.0, confidence=0.0,
+            evidence=evidence, gain_us=grown, doubt=DOUBT,
         )
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 from eroica.localizer.causes.places import RowsOfHosts
 from eroica.localizer.causes.sick import sick_rows
 from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.growth import grown_us
 from eroica.localizer.own import OwnTime, Past, measure_own
 from eroica.localizer.stepmodel import StepModel, step_model
 from eroica.localizer.transfers import Transfers, measure_transfers
@@ -32,7 +33,14 @@ class Measures:
     @cached_property
     def own(self) -> OwnTime:
         """Own times by step."""
-        return measure_own(self.frame, self.settings.outlier_z, self.past, sick_rows(self.frame))
+        # Who is missing may be the one that grew.
+        grown = 0.0 if self.frame.missing.size else self.grown_us
+        return measure_own(self.frame, self.settings.outlier_z, self.past, sick_rows(self.frame), grown)
+
+    @cached_property
+    def grown_us(self) -> float:
+        """What a step takes longer than the job's iterations did before, µs (``growth.grown_us``)."""
+        return grown_us(self.frame)
 
     @cached_property
     def model(self) -> StepModel:

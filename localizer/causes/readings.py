@@ -86,7 +86,8 @@ def reading_evidence(frame: Frame, odd: list[OddReading], rule: str) -> list[Evi
         Evidence(
             kind="metric", metric=o.name.partition("[")[0], subject=name_rows(frame, o.rows), value=round(o.value, 4),
             unit=o.name.partition("[")[2].rstrip("]"), expected=round(o.usual, 4),
-            score=round(o.value / o.usual, 3) if o.usual else round(o.value, 3), rule=rule, compared_with="all other workers",
+            score=round(o.value / o.usual, 3) if o.usual else round(o.value, 3),
+            score_kind="ratio" if o.usual else "value", rule=rule, compared_with="all other workers",
         )
         for o in odd[:MAX_SHOWN]
     ]  # fmt: skip

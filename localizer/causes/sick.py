@@ -11,7 +11,7 @@ import numpy as np
 
 from eroica.localizer.causes.readings import MAX_ODD_SHARE, OddReading
 from eroica.localizer.frame import Floats, Frame, Ints
-from eroica.localizer.own import Bools
+from eroica.localizer.reference import Bools
 from eroica.localizer.tables import split_metric
 
 RULE = "eroica/sick-host"

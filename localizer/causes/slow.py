@@ -9,8 +9,9 @@ from eroica.localizer.causes.places import places
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, stable_order
-from eroica.localizer.own import MIN_PEERS, PAIR, Bools, chance_limit, few_samples, floor_share, lasting_level
+from eroica.localizer.own import chance_limit, few_samples, floor_share, lasting_level
 from eroica.localizer.profile import function_evidence, grown_functions
+from eroica.localizer.reference import MIN_PEERS, PAIR, Bools
 from eroica.localizer.robust import MAD_TO_SIGMA, spread_of
 from eroica.schemas.verdicts import Evidence
 
@@ -21,6 +22,10 @@ GROSS, GROSS_GAP = 1.0, 3.0
 """Slower than usual by this share of it, by half of that in each step, and so many times as far out as any other peer."""
 PART_FAR = 5.0
 """In one part of its own time, who stands out is so many spreads from the median, and does not count for the others' spread."""
+GUESSED_LIMIT = 2.0
+"""Of those whom the job's growth tells one thing is asked, not as much of every worker: so many deviations are enough."""
+GUESSED = 0.25
+"""Taken off the confidence where only the job's growth tells which half of a role is the slow one."""
 FUNCTION_SHARE = 0.10
 """A function is named if it makes up at least this share of the excess."""
 RELEASED = 0.25
@@ -32,7 +37,8 @@ def slow_rows(measures: Measures) -> Ints:
     own, settings = measures.own, measures.settings
     least = settings.min_effect * measures.step_us
     z = np.maximum(np.maximum(own.z, _host_z(measures)), _part_z(measures, least))
-    out = np.flatnonzero(own.comparable & ((z >= own.limit) | _gross(measures)) & (own.excess_us >= least))
+    limit = np.where(own.guessed, GUESSED_LIMIT, own.limit)
+    out = np.flatnonzero(own.comparable & ((z >= limit) | _gross(measures)) & (own.excess_us >= least))
     out = out[_released(measures, out)]
     if out.size == 0:
         return out
@@ -172,12 +178,13 @@ def _finding(measures: Measures, rows: Ints, culprits: Ints, hosts: list[str], g
     evidence = [
         Evidence(
             kind="step", metric="own time per step", subject=subject, value=ms(float(np.median(own.own_us[lead]))), unit="ms",
-            expected=ms(float(np.median(own.usual_us[lead]))), score=round(float(own.z[lead]), 2), rule=RULE,
+            expected=ms(float(np.median(own.usual_us[lead]))), score=round(float(own.z[lead]), 2), score_kind="z", rule=RULE,
             compared_with=compared,
         ),
         Evidence(
             kind="wait", metric="exposed communication per step", subject=subject, value=ms(float(waits[lead])), unit="ms",
             expected=ms(float(np.median(waits[peers]))) if peers.size else 0.0, score=round(agreement(measures, rows), 3),
+            score_kind="share",
             rule="eroica/steps-agree", compared_with=compared,
         ),
     ]  # fmt: skip
@@ -191,4 +198,5 @@ def _finding(measures: Measures, rows: Ints, culprits: Ints, hosts: list[str], g
         evidence=evidence,
         hosts=hosts or sorted({frame.hosts[row] for row in rows.tolist()} - {""}),
         gain_us=gain,
+        doubt=GUESSED if own.guessed[lead] else 0.0,
     )

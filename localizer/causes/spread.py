@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from eroica.localizer.causes.history import grown_us
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.frame import Floats, Ints
+from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, sums
-from eroica.localizer.own import MIN_PEERS, phase_table
+from eroica.localizer.own import phase_table
+from eroica.localizer.reference import MIN_PEERS
 from eroica.schemas.verdicts import CauseClass, Evidence
 
 RULE = "eroica/spread"
@@ -22,6 +22,8 @@ PROVEN = 2 / 3
 RESTLESS, RESTLESS_RATIO, RESTLESS_ALONE = 0.01, 1.5, 0.02
 """Unequal work spreads own times from step to step by this share, and so many times as much as in the healthy profile; without
 one by the last."""
+GROWN_BY = 0.75
+"""Without a past too, where what is lost to it makes up this share of what iterations have grown by."""
 NOISY_RATIO = 2.2
 """Where they spread by ``RESTLESS`` in the healthy profile already, chance makes more of it: so many times as much."""
 MEAN_TO_SIGMA = 1.2533
@@ -65,6 +67,9 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
         grown = float(model.step_us(mended).mean()) - measures.past.busy_us
         more = loss - measures.past.lost_us
         loss = max(grown, more) if more >= UNEQUAL * grown else more
+    # Iterations that have grown, and mostly by this, are proof of their own.
+    grew = measures.past is None and slow.size == 0 and 0 < UNEQUAL * measures.grown_us <= loss
+    loss = max(loss, measures.grown_us) if grew else loss
     least = measures.settings.min_effect * measures.step_us
     if not _changing(weight):
         return []
@@ -73,20 +78,18 @@ def find_spread(measures: Measures, slow: Ints) -> list[Finding]:
     longest = float(apart.max(axis=0, initial=0.0).mean())
     if share >= EXPLAINED and longest >= (least if what != "loader" else max(least, UNPROVEN * measures.step_us)):
         return [_finding(measures, "software_pause", who, max(loss, longest), what, share)]
-    proven = measures.past is not None and slow.size == 0
+    proven = grew or (measures.past is not None and slow.size == 0)
     if loss < (PROVEN * least if proven else max(least, UNPROVEN * measures.step_us)):
         return []
-    if measures.past is None and by_step.min() < UNPROVEN_EACH * measures.step_us:
+    if not proven and by_step.min() < UNPROVEN_EACH * measures.step_us:
         return []
     shared, each = common_pause(measures)
     if shared != "loader" and each >= EXPLAINED * loss:
         return []  # all of them pause, and not quite alike
     phases = _phases(measures, weight)
     total = max(sum(phases.values()), 1e-9)
-    # Iterations that have grown, and mostly by this, are proof of their own.
-    proven = proven or 0 < UNEQUAL * grown_us(measures) <= loss
-    unproven = measures.past is None and not proven and loss < UNPROVEN_WORK * measures.step_us
-    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total and not unproven and restless(measures):
+    unproven = measures.past is None and not grew and loss < UNPROVEN_WORK * measures.step_us
+    if sum(phases.get(p, 0.0) for p in COMPUTE) >= EXPLAINED * total and not unproven and restless(measures, loss):
         return [_finding(measures, "data_imbalance", np.flatnonzero(weight.sum(axis=1)), loss, "unequal compute", 1.0)]
     if phases.get("data", 0.0) >= EXPLAINED * total:
         rows = np.flatnonzero(weight.sum(axis=1) > 0)
@@ -103,18 +106,28 @@ def find_common_pauses(measures: Measures) -> list[Finding]:
 
 def common_pause(measures: Measures) -> tuple[str, float]:
     """The kind of pause that takes most of a step on the median rank, and how long, µs; loading only if nothing else is there."""
-    frame, own = measures.frame, measures.own.own_us
+    each = common_pauses(measures)
+    best = max(sorted(each), key=lambda what: (what != "loader" and each[what] > 0, each[what]), default="")
+    return best, each.get(best, 0.0)
+
+
+def common_pauses(measures: Measures) -> dict[str, float]:
+    """Kinds of pauses that cost time of themselves, and what the median rank spends in each, µs of a mean step."""
+    own = measures.own.own_us
+    each = {what: float(np.median(us)) for what, us in pauses_by_kind(measures.frame).items()}
+    # What makes the first step longer than the others are, if it is a warm-up, is taken off.
+    single = max(float(np.median(_first_step_late(measures))), 0.0) if own.size else 0.0
+    return {what: max(us - single, 0.0) if what in WARM_UP else us for what, us in each.items()}
+
+
+def pauses_by_kind(frame: Frame) -> dict[str, Floats]:
+    """What each rank spends in pauses that cost time of themselves, µs of a mean step, shape (n,), by kind."""
     pauses = frame.pauses
-    each = {
-        what: float(np.median(sums(pauses.row[at], pauses.total_us[at], frame.size) / frame.steps_of))
+    return {
+        what: sums(pauses.row[at], pauses.total_us[at], frame.size) / frame.steps_of
         for what, at in pauses.by_kind().items()
         if what in CAUSES
     }
-    # What makes the first step longer than the others are, if it is a warm-up, is taken off.
-    single = max(float(np.median(_first_step_late(measures))), 0.0) if own.size else 0.0
-    each = {what: max(us - single, 0.0) if what in WARM_UP else us for what, us in each.items()}
-    best = max(sorted(each), key=lambda what: (what != "loader" and each[what] > 0, each[what]), default="")
-    return best, each.get(best, 0.0)
 
 
 def _first_step_late(measures: Measures) -> Floats:
@@ -141,6 +154,15 @@ def imbalance_finding(measures: Measures, loss: float) -> Finding:
     return _finding(measures, "data_imbalance", np.arange(measures.frame.size), loss, "unequal compute", 1.0)
 
 
+def pause_gain_us(measures: Measures, what: str, each: float) -> float:
+    """What a step would be shorter by without pauses of kind *what* that take each worker *each* µs of it."""
+    parts = measures.own.parts_us
+    without = parts.copy()
+    at = 0 if what == "loader" else 1
+    without[at] = np.maximum(without[at] - each, 0.0)
+    return max(each, measures.model.gain_us(parts, without))
+
+
 def pause_finding(measures: Measures, what: str, each: float) -> Finding:
     """Pauses of kind *what* on all ranks that take *each* µs of a step."""
     pauses = measures.frame.pauses
@@ -161,12 +183,15 @@ def restless_share(measures: Measures) -> float:
     return max(float(np.median((own.spread_us / level)[among])), 0.5 * MEAN_TO_SIGMA * float(each[among].mean()))
 
 
-def restless(measures: Measures) -> bool:
-    """Whether workers differ from step to step by more than chance does: by more than in the healthy profile, if there is one."""
+def restless(measures: Measures, loss: float = 0.0) -> bool:
+    """Whether workers differ from step to step by more than chance does: by more than in the healthy profile, if there is one.
+
+    :param loss: what unequal work would cost of a step, µs; less is asked for where it makes up for most that the job grew by.
+    """
     frame, past = measures.frame, measures.past
     spread = restless_share(measures)
     if past is None:
-        return spread >= RESTLESS_ALONE
+        return spread >= (RESTLESS if 0 < GROWN_BY * measures.grown_us <= loss else RESTLESS_ALONE)
     then = [past.spread_us.get(c, 0.0) / max(past.own_us.get(c, 0.0), 1e-9) for c in frame.classes if c in past.own_us]
     usual = float(np.median(then)) if then else 0.0
     return spread >= max(RESTLESS, (NOISY_RATIO if usual >= RESTLESS else RESTLESS_RATIO) * usual if then else RESTLESS_ALONE)
@@ -233,6 +258,7 @@ def _finding(measures: Measures, cls: CauseClass, rows: Ints, loss: float, what:
             unit="ms",
             expected=0.0,
             score=round(share, 3),
+            score_kind="share",
             rule=RULE,
             compared_with="the ranks of the same role in the same step",
         )

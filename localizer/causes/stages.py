@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
+from eroica.localizer.causes.places import SHARED
 from eroica.localizer.causes.readings import reading_evidence
 from eroica.localizer.causes.sick import RULE as SICK_RULE
 from eroica.localizer.causes.sick import sick_readings
@@ -43,8 +44,7 @@ class HeavyStage:
 
 def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
     """The stage that grew since the healthy profile, else the one that is heavier than the mean of all; and notes."""
-    model, frame = measures.model, measures.frame
-    if model.stages < 2 or measures.own.steps.size == 0:
+    if measures.model.stages < 2 or measures.own.steps.size == 0:
         return [], []
     found = heavy_stage(measures)
     least = PROVEN * measures.settings.min_effect if found.since_past else USUAL_LOSS
@@ -52,6 +52,25 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
         heavy = int(found.level_us.argmax())
         usual = found.since_past and measures.share(_against_mean(measures, _stage_parts(measures))) >= USUAL_LOSS
         return [], [f"stage {heavy} is heavier than the others, as it was in the healthy profile"] if usual else []
+    return _named(measures, found)
+
+
+def heavier_stage(measures: Measures) -> tuple[list[Finding], float]:
+    """The stage that is heavier than the others, by however little, and what a step would be shorter by without that, µs: for
+    those who know that the job became slower by it. Without a past.
+    """
+    model = measures.model
+    if model.stages < 2 or measures.own.steps.size == 0:
+        return [], 0.0
+    found, parts = heavy_stage(measures), _stage_parts(measures)
+    level = parts.copy()
+    level[:, found.stage] = np.minimum(parts[:, found.stage], np.delete(parts, found.stage, axis=1).mean(axis=1))
+    return _named(measures, found)[0], _loss(measures, parts, level)
+
+
+def _named(measures: Measures, found: HeavyStage) -> tuple[list[Finding], list[str]]:
+    """The stage that stands out, or the machine that has it, if all of it does; else a note."""
+    model, frame = measures.model, measures.frame
     level, stage = found.level_us, found.stage
     if not _whole(measures, found):
         return [], [f"stage {stage} is slower than the others, but not on all of its workers"]
@@ -59,7 +78,8 @@ def find_stages(measures: Measures) -> tuple[list[Finding], list[str]]:
     against = "its healthy profile and the other stages" if found.since_past else "the other stages"
     evidence = Evidence(
         kind="step", metric="own time per step", subject=f"stage {stage}", value=ms(level[stage]), unit="ms",
-        expected=ms(found.expected_us), score=round(float(level[stage] / max(level.mean(), 1e-9)), 3), rule=RULE,
+        expected=ms(found.expected_us), score=round(float(level[stage] / max(level.mean(), 1e-9)), 3),
+        score_kind="ratio", rule=RULE,
         compared_with=f"{against}, {name_rows(frame, rest)}",
     )  # fmt: skip
     doubt = 0.0 if found.since_past else UNSEEN_PAST
@@ -101,10 +121,13 @@ def _sick_machine(
     frame = measures.frame
     rows = of_stage if host is None else np.array(measures.rows_of_hosts[host], dtype=np.int64)
     odd = sick_readings(frame, rows)
-    if not odd and not _loads(measures, found, of_stage):
-        return None
+    if not odd:
+        if not _loads(measures, found, of_stage):
+            return None
+        rows = _who_loads(measures, of_stage, rows)
+    whole = rows.size > 1 and rows.size == _on_host(measures, rows)
     return Finding(
-        cls="host" if rows.size > 1 else "worker", ranks=frame.ranks[rows], explains=0.0, confidence=0.0,
+        cls="host" if whole else "worker", ranks=frame.ranks[rows], explains=0.0, confidence=0.0,
         evidence=[evidence, *reading_evidence(frame, odd, SICK_RULE)], hosts=sorted({frame.hosts[rows[0]]} - {""}),
         stages=[found.stage],
         gain_us=found.loss_us, doubt=0.0 if odd else doubt,
@@ -116,6 +139,22 @@ def _loads(measures: Measures, found: HeavyStage, of_stage: Ints) -> bool:
     """Whether most of what the stage takes beyond the expected is waiting for data."""
     data = row_medians(phase_table(measures.frame, measures.own.steps, ("data",))[of_stage])
     return bool(np.median(data) >= HALF * (found.level_us[found.stage] - found.expected_us))
+
+
+def _who_loads(measures: Measures, of_stage: Ints, on_host: Ints) -> Ints:
+    """All of a host if its workers of other stages wait for data too, somewhat at least; else those of the stage alone."""
+    others = np.setdiff1d(on_host, of_stage)
+    if others.size == 0:
+        return on_host
+    data = row_medians(phase_table(measures.frame, measures.own.steps, ("data",)))
+    usual = float(np.median(np.delete(data, on_host)))
+    beyond = [float(np.median(data[rows])) - usual for rows in (of_stage, others)]
+    return on_host if beyond[1] >= SHARED * beyond[0] else of_stage
+
+
+def _on_host(measures: Measures, rows: Ints) -> int:
+    """How many workers the host of *rows* has."""
+    return len(measures.rows_of_hosts[measures.frame.hosts[rows[0]]])
 
 
 def heavy_stage(measures: Measures) -> HeavyStage:

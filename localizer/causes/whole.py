@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.localizer.causes.measures import Measures, ms
-from eroica.localizer.causes.spread import PROVEN, common_pause, imbalance_finding, pause_finding, restless, restless_share
+from eroica.localizer.causes.spread import (
+    PROVEN,
+    common_pause,
+    imbalance_finding,
+    pause_finding,
+    pause_gain_us,
+    restless,
+    restless_share,
+)
 from eroica.localizer.frame import Floats
 from eroica.localizer.judgement import Finding
 from eroica.localizer.past import function_key
@@ -53,8 +61,7 @@ def find_whole(measures: Measures) -> list[Finding]:
     if what == "loader":
         once = np.array([past.once_us.get(frame.classes[c], 0.0) for c in frame.cls.tolist()])
         paused = min(paused, float(np.median(np.median(own.parts_us[0], axis=1) - once)))
-    without = np.stack((own.parts_us[0], np.maximum(own.parts_us[1] - paused, 0.0)))
-    if what and max(paused, measures.model.gain_us(own.parts_us, without)) >= PAUSE_SHARE * growth:
+    if what and pause_gain_us(measures, what, paused) >= PAUSE_SHARE * growth:
         return [pause_finding(measures, what, paused)]
     if restless(measures) and restless_share(measures) >= RESTLESS_SHARE * float(np.median(1 - then / np.maximum(usual, 1e-9))):
         return [imbalance_finding(measures, growth)]
@@ -62,13 +69,15 @@ def find_whole(measures: Measures) -> list[Finding]:
     evidence = [
         Evidence(
             kind="step", metric="usual own time per step", subject="all ranks", value=ms(float(np.median(usual))), unit="ms",
-            expected=ms(float(np.median(then))), score=round(float(np.median(usual / np.maximum(then, 1e-9))), 3), rule=RULE,
+            expected=ms(float(np.median(then))), score=round(float(np.median(usual / np.maximum(then, 1e-9))), 3),
+            score_kind="ratio", rule=RULE,
             compared_with=f"the healthy profile {past.request}",
         ),
         *(
             Evidence(
                 kind="function", metric="exclusive time per step", subject=f"all ranks: {name}", value=ms(now), unit="ms",
-                expected=ms(was), score=round(now / was, 3) if was > 0 else ms(now), rule=RULE,
+                expected=ms(was), score=round(now / was, 3) if was > 0 else ms(now),
+                score_kind="ratio" if was > 0 else "value", rule=RULE,
                 compared_with=f"the healthy profile {past.request}",
             )
             for name, now, was in grown
@@ -95,7 +104,8 @@ def _one_host(measures: Measures, growth: Floats, gain: float) -> list[Finding]:
     usual = float(np.median(own.usual_us[lead]))
     evidence = Evidence(
         kind="step", metric="usual own time per step", subject=f"host {hosts[0]}", value=ms(usual), unit="ms",
-        expected=ms(usual - float(growth[lead])), score=round(usual / max(usual - float(growth[lead]), 1e-9), 3), rule=RULE,
+        expected=ms(usual - float(growth[lead])), score=round(usual / max(usual - float(growth[lead]), 1e-9), 3),
+        score_kind="ratio", rule=RULE,
         compared_with=f"the healthy profile {past.request}",
     )  # fmt: skip
     cls: CauseClass = "host" if rows.size > 1 else "worker"
@@ -137,7 +147,8 @@ def find_unknown(measures: Measures) -> list[Finding]:
         return []
     evidence = Evidence(
         kind="step", metric="duration of the step", subject="all ranks", value=ms(typical), unit="ms", expected=ms(past.step_us),
-        score=round(typical / past.step_us, 3), rule=RULE, compared_with=f"the healthy profile {past.request}",
+        score=round(typical / past.step_us, 3),
+        score_kind="ratio", rule=RULE, compared_with=f"the healthy profile {past.request}",
     )  # fmt: skip
     return [
         Finding(

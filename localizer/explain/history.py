@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from eroica.localizer.causes.history import MOST, exposed_us, grown_us, iterations
+from eroica.localizer.causes.history import MOST, between_hosts_us, exposed_us, transferred_us
 from eroica.localizer.causes.measures import ms
 from eroica.localizer.explain.registry import Explanation, Item, Unexplained, number, register
+from eroica.localizer.growth import iterations
 
 
 @register("eroica/history", "duration of the iteration")
@@ -28,7 +29,7 @@ def iteration_against_history(item: Item) -> Explanation:
 def waiting_against_history(item: Item) -> Explanation:
     """What the ranks wait against what the step has grown by."""
     _iterations(item)
-    waits, grown = exposed_us(item.measures), grown_us(item.measures)
+    waits, grown = exposed_us(item.measures), item.measures.grown_us
     columns = {"exposed communication, ms": item.measures.own.typical_wait_us / 1e3}
     return Explanation(
         f"value: what {MOST:.0%} of the ranks do not exceed; expected: growth of the iterations, as share of the profile's step; "
@@ -38,6 +39,24 @@ def waiting_against_history(item: Item) -> Explanation:
         ms(waits),
         ms(grown),
         round(waits / max(grown, 1e-9), 3),
+    )
+
+
+@register("eroica/history", "transfers between hosts per step")
+def transfers_against_history(item: Item) -> Explanation:
+    """What the ranks transfer between hosts, waiting taken off, against what the step has grown by."""
+    _iterations(item)
+    frame, grown = item.frame, item.measures.grown_us
+    value = transferred_us(item.measures)
+    columns = {"transfers between hosts, ms": between_hosts_us(item.measures) / 1e3}
+    return Explanation(
+        f"value: what {MOST:.0%} of the ranks do not exceed; expected: growth of the iterations, as share of the profile's step; "
+        "score: their ratio",
+        ("", *columns),
+        item.by_rank(columns, peers=np.arange(frame.size)),
+        ms(value),
+        ms(grown),
+        round(value / max(grown, 1e-9), 3),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from eroica.localizer.causes.history import with_growth
 from eroica.localizer.causes.slow import slow_rows
 from eroica.localizer.causes.spread import find_common_pauses, find_spread
 from eroica.localizer.causes.whole import find_whole
@@ -14,7 +15,12 @@ from eroica.localizer.explain.registry import Explanation, Item, Unexplained, re
 def lost_time(item: Item) -> Explanation:
     """The rule once more, and what it looked at."""
     measures = item.measures
-    found = [*find_spread(measures, slow_rows(measures)), *find_common_pauses(measures), *find_whole(measures)]
+    found = [
+        *find_spread(measures, slow_rows(measures)),
+        *find_common_pauses(measures),
+        *find_whole(measures),
+        *with_growth(measures, []),
+    ]
     printed = item.evidence
     again = [
         e for f in found for e in f.evidence if (e.rule, e.metric, e.subject) == (printed.rule, printed.metric, printed.subject)

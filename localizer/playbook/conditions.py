@@ -91,6 +91,7 @@ def evidence(condition: Condition, measured: Measured, facts: Facts, fault: str)
         unit=measured.unit,
         expected=expected,
         score=round(value / expected, 3) if expected else value,
+        score_kind="ratio" if expected else "value",
         rule=f"{ACCUSER}{fault}",
         compared_with=facts.peers_text if compared else "the limit of the signature",
     )

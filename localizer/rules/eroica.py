@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from eroica.localizer.causes.experts import join_exchanges
-from eroica.localizer.causes.history import find_history, grown_note
+from eroica.localizer.causes.history import grown_note, with_growth
 from eroica.localizer.causes.impact import last_stage, recovered_by, slowest_rows
 from eroica.localizer.causes.links import find_links
 from eroica.localizer.causes.measures import Measures, ms
@@ -22,8 +22,9 @@ from eroica.localizer.causes.whole import find_unknown, find_whole
 from eroica.localizer.clocks import read_clocks
 from eroica.localizer.frame import Frame, Ints
 from eroica.localizer.judgement import Finding, Judgement
-from eroica.localizer.own import MIN_PEERS, Past
+from eroica.localizer.own import Past
 from eroica.localizer.profile import grown_functions
+from eroica.localizer.reference import MIN_PEERS
 from eroica.localizer.robust import row_medians
 from eroica.localizer.rules.functions import judge_functions
 from eroica.localizer.waiting import Waiting, measure, partial
@@ -99,7 +100,9 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         # What all ranks lose alike since the healthy profile may be more than what one of them loses.
         found += [f for f in find_whole(measures) if f.cls == "whole_job" and f.gain_us >= sum(g.gain_us for g in found)]
     else:
-        found = common or find_whole(measures) or find_unknown(measures) or find_history(measures)
+        found = common or find_whole(measures) or find_unknown(measures)
+    found = with_growth(measures, found)
+    aside = [f for f in aside if f.functions not in [g.functions for g in found]]
     findings = _ranked(measures, found, slow)
     notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a mean step in {f.functions[0]}" for f in aside]
     notes += [*stage_notes, *exchange_notes]

@@ -65,7 +65,7 @@ def _finding(frame: Frame, row: int, out: Ints, excess_us: float, z: float) -> F
     grown = grown_functions(frame, row, peers, FUNCTION_SHARE * excess_us)
     whole = Evidence(
         kind="function", metric="time per step above the peers, all functions", subject=f"rank {int(frame.ranks[row])}",
-        value=round(excess_us / 1e3, 3), unit="ms", expected=0.0, score=round(z, 2), rule=RULE,
+        value=round(excess_us / 1e3, 3), unit="ms", expected=0.0, score=round(z, 2), score_kind="z", rule=RULE,
         compared_with=name_rows(frame, peers),
     )  # fmt: skip
     return Finding(

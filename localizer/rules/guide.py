@@ -31,7 +31,7 @@ def judge_guide(frame: Frame, settings: LocalizeSettings, past: Past | None = No
             Evidence(
                 kind="function", metric="p50", subject=f"rank {int(frame.ranks[row])}: {frame.functions[f].name}",
                 value=round(float(p50[row, f]) / 1e3, 4), unit="ms", expected=round(float(usual[row, f]) / 1e3, 4),
-                score=round(min(float(z[row, f]), 1e6), 2), rule="guide",
+                score=round(min(float(z[row, f]), 1e6), 2), score_kind="z", rule="guide",
                 compared_with=name_rows(frame, others),
             )
             for f in worst

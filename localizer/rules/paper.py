@@ -89,7 +89,7 @@ def _finding(frame: Frame, scores: PaperScores, rows: Ints) -> Finding:
             evidence.append(
                 Evidence(
                     kind="function", metric="share of peers at distance >= 0.4", subject=f"rank {rank}: {names[-1]}",
-                    value=score, unit="1", expected=usual, score=score, rule="paper", compared_with=others,
+                    value=score, unit="1", expected=usual, score=score, score_kind="share", rule="paper", compared_with=others,
                 )
             )  # fmt: skip
     strength = float(scores.delta[rows].max())

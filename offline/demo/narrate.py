@@ -13,7 +13,7 @@ from eroica.schemas.jobs import JobAnnouncement
 from eroica.schemas.ranks import format_ranks, parse_ranks, say_ranks
 from eroica.schemas.summaries import Expectation, StackEvidence, Summary, SummaryError
 from eroica.schemas.verdicts import Verdict
-from eroica.schemas.wording import say_count
+from eroica.schemas.wording import say_count, say_steps
 
 EVERY_US = 3_000_000
 """Event time between two lines about the pace."""
@@ -97,7 +97,7 @@ class Narrator:
         if isinstance(message, StackEvidence):
             return [f"stacks {len(heard)}/{of}: rank {who.rank}, {len(message.threads)} threads"]
         late = f", started {say_count(message.late_by_steps, 'step')} late" if message.late_by_steps else ""
-        steps = f"steps {message.first_step}–{message.last_step}"
+        steps = say_steps(message.first_step, message.last_step)
         return [f"summary {len(heard)}/{of}: rank {who.rank} on {one_line(who.host, 60)}, {steps}{late}"]
 
     def _group(self, chunk: GroupChunk) -> list[str]:

@@ -95,7 +95,7 @@ def start_all(stage: Stage, scenario: Scenario, processes: Processes, tell: Say)
         (folder / name).mkdir()
     data = folder / "data.f32"
     data.write_bytes(np.random.default_rng(7).random(DATA_BYTES // 4, dtype=np.float32).tobytes())
-    eroica = [sys.executable, "-m", "eroica.cli.main"]
+    eroica = [sys.executable, "-m", "eroica.cli"]
     # What the processes leave in their temporary folder (locks, torchrun's logs) goes with ours.
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder / "work")}
     for service in SERVICES:

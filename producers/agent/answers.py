@@ -82,6 +82,8 @@ class Answers:
         """At the last tick."""
         self._tasks: dict[tuple[str, int], Task] = {}
         """Traces that are being summarised or wait for it, by request and process."""
+        self._silent: set[str] = set()
+        """Requests that a rank was given up for: its hook may write yet."""
         if self._traces.removed:
             _log.info("removed the traces that %d ended agents had left", self._traces.removed)
 
@@ -138,6 +140,7 @@ class Answers:
             return
         if answer.error or not answer.path:
             self._fail(pending.who, f"no profile: {answer.error or 'the process gave no reason'}", now_us)
+            self._leave(answer.request)
             return
         if not ours:
             where = "that is there no more" if self._traces.was_ours(answer.path, answer.request) else "outside of its folder"
@@ -176,11 +179,13 @@ class Answers:
             if not pending.sent:
                 self._counters.add("commands_unsent")
             self._counters.add("profiles_unanswered")
+            self._silent.add(pending.who.request)
             self._fail(pending.who, _why_unanswered(pending, known[1] if known else None), now_us)
 
     def tidy(self) -> None:
         """Remove what is left of requests that are done."""
         self._traces.tidy(self._profiles.requests() | self._open.ids() | {request for request, _ in self._tasks})
+        self._silent &= self._open.ids()
         self._answered.forget(self._now_us)
 
     def close(self, now_us: int) -> None:
@@ -218,6 +223,13 @@ class Answers:
             self._settle(done)
         # Last: an agent that is killed before finds the trace again.
         self._traces.remove(task.path)
+        self._leave(task.who.request)
+
+    def _leave(self, request: str) -> None:
+        """Done with the request's folder, unless a hook of this host may still write there."""
+        waited_for = self._profiles.requests() | {asked for asked, _ in self._tasks} | self._silent
+        if request not in waited_for:
+            self._traces.leave(request)
 
     def _settle(self, done: Done) -> None:
         task = done.task

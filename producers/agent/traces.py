@@ -101,13 +101,22 @@ class TraceStore:
 
         Those of a predecessor's requests stay for a while: *under_way* lacks them until ``control`` has been read again.
         """
-        if self._adopted_at_s is not None and time.monotonic() - self._adopted_at_s < ADOPTED_S:
+        if self._freshly_adopted():
             return
         keep = {stable_id("r", request) for request in under_way}
         with suppress(OSError):
             for entry in self.directory.iterdir():
                 if entry.is_dir() and entry.name not in keep:
                     shutil.rmtree(entry, ignore_errors=True)
+
+    def leave(self, request: str) -> None:
+        """Remove the folder of a request that every rank has answered, if it is empty; one that is asked later makes it again."""
+        if not self._freshly_adopted():
+            with suppress(OSError):
+                (self.directory / stable_id("r", request)).rmdir()
+
+    def _freshly_adopted(self) -> bool:
+        return self._adopted_at_s is not None and time.monotonic() - self._adopted_at_s < ADOPTED_S
 
     def close(self) -> None:
         """Remove the folder; may be called again."""

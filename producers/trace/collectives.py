@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from eroica.producers.trace.columns import ANNOTATION, CPU_OP, Ints, Trace
+from eroica.producers.trace.comm_kernels import kernel_collective
 from eroica.producers.trace.commargs import CommArgs
 from eroica.producers.trace.critical_path import CriticalPath
 from eroica.producers.trace.gloo import gloo_groups
 from eroica.producers.trace.identity import process_groups
 from eroica.producers.trace.intervals import Intervals, union
-from eroica.producers.trace.naming import CollectiveName, canonical_op, host_collective, kernel_collective
+from eroica.producers.trace.naming import CollectiveName, canonical_op, host_collective
 from eroica.producers.trace.steps import Steps
 
 BYTES = "bytes"

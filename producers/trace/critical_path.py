@@ -24,8 +24,9 @@ from eroica.producers.trace.columns import (
     Mask,
     Trace,
 )
+from eroica.producers.trace.comm_kernels import kernel_collective
 from eroica.producers.trace.intervals import Intervals, union
-from eroica.producers.trace.naming import host_collective, is_enqueue, kernel_collective, stable_name, step_number
+from eroica.producers.trace.naming import host_collective, is_enqueue, stable_name, step_number
 from eroica.producers.trace.nesting import CallTree, build_tree, path_ids
 from eroica.producers.trace.ordering import dense
 from eroica.producers.trace.steps import Steps

@@ -30,11 +30,12 @@ _STEP = re.compile(
 
 def rank_of_file(path: str | Path) -> int:
     """Rank by the file's name, else by its folder's (``rank_3/trace.json``); -1 if neither tells one."""
-    given = Path(path)
-    for text in (given.name, given.parent.name):
-        if (rank := rank_of_text(text)) >= 0:
-            return rank
-    return -1
+    return rank_of_place(PurePath(*Path(path).parts[-2:]))
+
+
+def rank_of_place(relative: PurePath) -> int:
+    """Rank by the names on the way to a file, the nearest first; -1 if none tells one."""
+    return next((rank for part in reversed(relative.parts) if (rank := rank_of_text(part)) >= 0), -1)
 
 
 def says_rank(text: str) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from eroica.producers.trace.filenames import (
     folder_of_place,
     place_of_file,
-    rank_of_text,
+    rank_of_place,
     ranks_by_place,
     says_rank,
     step_of_place,
@@ -55,8 +55,9 @@ class Found:
         :param root: the folder that was given: its own name is no trace's.
         """
         trace, told = opened.trace, opened.told
-        if told.rank_source == "file_name" and opened.path.parent == root and rank_of_text(opened.path.name) < 0:
-            told = replace(told, rank=-1, rank_source="")
+        if root is not None and opened.places == 1 and told.rank_source != "distributed_info":
+            by_place = rank_of_place(relative_to(opened.path, root))
+            told = replace(told, rank=by_place, rank_source="file_name" if by_place >= 0 else "")
         end = float(trace.end_us.max()) if len(trace) else 0.0
         return cls(
             path=opened.path,

@@ -56,7 +56,9 @@ def process_groups(trace: Trace) -> dict[str, dict[str, Any]]:
     for entry in config if isinstance(config, list) else []:
         if not isinstance(entry, dict) or "pg_name" not in entry:
             continue
-        ranks = [r for r in entry.get("ranks") or [] if _natural(r) >= 0] if isinstance(entry.get("ranks"), list) else []
+        told = entry.get("ranks")
+        told = _listed(told) if isinstance(told, str) else told  # a profile on demand writes the list as text
+        ranks = [r for r in told if _natural(r) >= 0] if isinstance(told, list) else []
         size = max(_natural(entry.get("pg_size")), 0)
         groups[str(entry["pg_name"])[:200]] = {
             "desc": str(entry.get("pg_desc") or "")[:200],

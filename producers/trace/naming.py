@@ -29,6 +29,7 @@ _OPS = {
     "allgatherv": "all_gather",
     "reducescatter": "reduce_scatter",
     "reducescatterbase": "reduce_scatter",
+    "reducescatterv": "reduce_scatter",
     "reducescattertensor": "reduce_scatter",
     "reducescattertensorcoalesced": "reduce_scatter",
     "alltoall": "all_to_all",
@@ -36,13 +37,17 @@ _OPS = {
     "alltoallbase": "all_to_all",
     "alltoallsingle": "all_to_all",
     "alltoalld": "all_to_all",
+    "alltoallvc": "all_to_all",
     "allreducecoalesced": "all_reduce",
     "allreducesparse": "all_reduce",
+    "sparseallreduce": "all_reduce",
+    "allreducebarrier": "barrier",
     "broadcast": "broadcast",
     "broadcastoop": "broadcast",
     "reduce": "reduce",
     "reduceoop": "reduce",
     "gather": "gather",
+    "gathersingle": "gather",
     "scatter": "scatter",
     "barrier": "barrier",
     "monitoredbarrier": "barrier",
@@ -51,59 +56,25 @@ _OPS = {
     "recv": "recv",
     "irecv": "recv",
     "recvanysource": "recv",
+    "receive": "recv",
     "sendrecv": "send_recv",
+    "batchsendrecv": "send_recv",
     "coalesced": "coalesced",
     "dispatch": "all_to_all",
     "combine": "all_to_all",
     "fcollect": "all_gather",
     "notify": "barrier",
 }
-_KERNEL = re.compile(r"^(?:void )?(?:nccl|rccl)(?:Dev)?Kernel_?(?:Generic|([A-Z][A-Za-z]+?))?(?:_|\b)", re.ASCII)
-_NO_LETTER = re.compile(r"[^a-z]")
-_SYMMETRIC = re.compile(r"^ncclSym[A-Za-z]*Kernel_([A-Z][A-Za-z]+)")
-_PLAIN = re.compile(r"^(hcom|hccl|oneccl)[_:]+([A-Za-z]+)")
-"""Names that say it plainly: ``hcom_allReduce__503_0_1``, ``hccl_alltoall``."""
-_ANNOTATION = re.compile(r"^(nccl|rccl|gloo|mpi|ucc|xccl|hccl|oneccl):([A-Za-z0-9_]+)")
+_ANNOTATION = re.compile(r"^([a-z]{0,5}ccl[a-z]?|cncl|gloo|mpi|ucc):([A-Za-z0-9_]+)")
+"""``nccl:all_reduce``, ``xccl:all_gather``, ``hccl:…``: a library and its operation."""
 _ENQUEUE = re.compile(r"^(?:c10d|_c10d_functional|c10d_functional)::([A-Za-z0-9_]+)")
-_DEEP_EP = re.compile(r"deep_ep::(?:\w+::)*(?:\w*?)(dispatch|combine|notify|barrier)")
-_NVSHMEM_OP = re.compile(r"barrier|alltoall|broadcast|reducescatter|reduce|fcollect|put|get")
-_OTHER_LIBRARIES = (
-    "cross_device_reduce", "two_shot_all_reduce", "one_shot_all_reduce", "multimem_all_reduce",
-    "oneccl_", "hccl", "hcom_", "msccl",
-)  # fmt: skip
-"""In lower case; what holds one of these is communication."""
+_NO_LETTER = re.compile(r"[^a-z]")
 
 
 def canonical_op(name: str) -> str:
     """``_allgather_base``, ``AllGather``, ``allgather_into_tensor`` … → ``all_gather``; unknown ones in lower case."""
     flat = _NO_LETTER.sub("", name.lower())
     return _OPS.get(flat, name.strip("_").lower()[:40])
-
-
-@lru_cache(maxsize=65_536)
-def kernel_collective(name: str) -> CollectiveName | None:
-    """The collective that a device kernel of this name runs; None for any other kernel.
-
-    NCCL and RCCL by their old (``ncclKernel_``) and new (``ncclDevKernel_``) names, DeepEP, NVSHMEM, and the custom
-    all-reduces of inference engines.
-    """
-    if (symmetric := _SYMMETRIC.match(name)) is not None:
-        return CollectiveName(canonical_op(symmetric.group(1)), "nccl")
-    if (match := _KERNEL.match(name)) is not None:
-        op = canonical_op(match.group(1)) if match.group(1) else ""
-        return CollectiveName("" if op == "send_recv" else op, "nccl")
-    # Names of kernels are long: words are looked for first, since patterns would take most of the time.
-    if "deep_ep::" in name and (deep := _DEEP_EP.search(name)) is not None:
-        return CollectiveName(canonical_op(deep.group(1)), "deep_ep")
-    if (lower := name.lower()).startswith(("nvshmem", "void nvshmem")) or "nvshmemi_" in lower:
-        found = _NVSHMEM_OP.search(lower)
-        return CollectiveName(canonical_op(found.group()) if found else "", "nvshmem")
-    other = next((word for word in _OTHER_LIBRARIES if word in lower), None)
-    if other is None:
-        return None
-    if (told := _PLAIN.match(name)) is not None and (plain := _OPS.get(told.group(2).lower())) is not None:
-        return CollectiveName(plain, told.group(1))
-    return CollectiveName("all_reduce" if "reduce" in other else "", "custom")
 
 
 @lru_cache(maxsize=65_536)

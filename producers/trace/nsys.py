@@ -16,8 +16,9 @@ from typing import Any
 
 from eroica.producers.trace.collectives import BYTES
 from eroica.producers.trace.columns import ColumnBuilder, Trace
+from eroica.producers.trace.comm_kernels import kernel_collective
 from eroica.producers.trace.events import NO_ARGS, Args, Event
-from eroica.producers.trace.naming import kernel_collective, loop_step
+from eroica.producers.trace.naming import loop_step
 from eroica.producers.trace.nsys_busy import BusyThreads
 from eroica.producers.trace.nsys_db import NsysDatabase
 from eroica.producers.trace.nsys_hardware import read_hardware

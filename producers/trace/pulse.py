@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from eroica.producers.trace.columns import ANNOTATION, CPU_OP, Floats, Ints, Trace
-from eroica.producers.trace.naming import host_collective, kernel_collective
+from eroica.producers.trace.comm_kernels import kernel_collective
+from eroica.producers.trace.naming import host_collective
 from eroica.producers.trace.rhythm import collectives_of
 from eroica.producers.trace.steps import Steps, with_window
 

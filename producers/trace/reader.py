@@ -15,7 +15,7 @@ from typing import Any
 from eroica.producers.trace.columns import ColumnBuilder, Trace
 from eroica.producers.trace.compiled import count_of
 from eroica.producers.trace.events import DOCUMENT, EVENTS, JSON_ERRORS, meta_of, not_a_trace
-from eroica.producers.trace.repair import EVENT_BOUNDARY, read_carefully, read_meta
+from eroica.producers.trace.repair import EVENT_BOUNDARY, read_carefully, read_meta, tail_behind
 from eroica.schemas.errors import InvalidInput
 
 try:
@@ -157,10 +157,13 @@ class _Reader:
         except JSON_ERRORS:
             body = rest if len(whole) != len(rest.removeprefix(_BOM)) else self._without_head(rest)
             result = read_carefully(body, self.builder)
-            if result.tail is not None:
-                self.meta.update(read_meta(result.tail))
-            else:
+            tail = result.tail
+            if tail is None:
                 self.builder.mend("events_unreadable", bool(result.unfinished))
+                tail = tail_behind(result.unfinished)
+            if tail is not None:
+                self.meta.update(read_meta(tail))
+            else:
                 self.builder.mend("file_truncated")
 
     def _headed(self, piece: bytes) -> tuple[dict[str, Any], int] | None:

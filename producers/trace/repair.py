@@ -1,11 +1,13 @@
 """Reading what the strict decoder refuses: event by event, mending what has one meaning, dropping and counting the rest.
 
-Mended: invalid UTF-8 (replacement characters), the tokens NaN and Infinity (absent values), times written as strings. Dropped and
-counted: events that are no JSON object after that, or lack a usable time. The count of every kind ends in ``Trace.repairs``.
+Mended: invalid UTF-8 (replacement characters), the tokens NaN and Infinity (absent values), control characters and backslashes
+that are not escaped (paths of Windows), commas before a closing bracket, times written as strings. Dropped and counted: events
+that are no JSON object after that, or lack a usable time. The count of every kind ends in ``Trace.repairs``.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from itertools import islice
@@ -18,8 +20,15 @@ from eroica.producers.trace.events import JSON_ERRORS, META_KEYS, NO_ARGS, Args,
 
 EVENT_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|id|dur|args|s|bp)"\s*:)')
 """End of one event and start of the next. It cannot match inside a JSON string: there a quote would be escaped."""
-_ARRAY_END = re.compile(rb'\}\s*\]\s*(?:,\s*(?="[A-Za-z_ ]+"\s*:)|\}\s*$|$)')
+_ARRAY_END = re.compile(rb'\}\s*(?:,\s*)?\]\s*(?:,\s*(?="[A-Za-z_ ]+"\s*:)|\}\s*$|$)')
 _NUMBER_TOKENS = re.compile(rb"(?<=[:\[,])(\s*)-?(?:NaN|nan|[Ii]nf(?:inity)?)\b(?=\s*[,}\]])")
+_ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_DANGLING = re.compile(rb",(?=\s*[}\]])")
+_INFO = re.compile(r'"distributedInfo"\s*:\s*\{')
+_WHO = re.compile(r'"(rank|world_size)"\s*:\s*"?(\d{1,8})\b')
+_INFO_REACH = 300
+"""Rank and world stand at the head of ``distributedInfo``, within so many characters."""
 _MAX_JOINS = 8
 """An event that was cut at a nested list of objects is whole again after so many pieces, or it is given up."""
 _MAX_ENDS = 64
@@ -27,6 +36,7 @@ _MAX_ENDS = 64
 
 _EVENT = msgspec.json.Decoder(Event)
 _ANY = msgspec.json.Decoder()
+_PREFIX = json.JSONDecoder()
 _WIRE_NAMES = dict(zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True))
 _TEXT = ("dtype", "group_name", "group_description", "group_ranks")
 
@@ -69,7 +79,9 @@ def read_carefully(piece: bytes, builder: ColumnBuilder) -> CarefulResult:
 
 
 def read_meta(raw: bytes) -> dict[str, Any]:
-    """Top-level keys out of ``"key": value, …`` with or without the closing brace; empty if they cannot be read."""
+    """Top-level keys out of ``"key": value, …`` with or without the closing brace; where that cannot be read as a whole (a log of
+    Kineto's own with bare quotes), those that can be read by themselves.
+    """
     text = raw.strip().rstrip(b",").strip()
     for closed in (b"{" + text, b"{" + text + b"}"):
         try:
@@ -78,7 +90,31 @@ def read_meta(raw: bytes) -> dict[str, Any]:
             continue
         if isinstance(value, dict):
             return {k: v for k in META_KEYS if (v := value.get(k)) is not None}
-    return {}
+    mended = _clean(text).decode("utf-8", "replace")
+    found = {key: value for key in META_KEYS if (value := _value_of(key, mended)) is not None}
+    if "distributedInfo" not in found and (place := _INFO.search(mended)) is not None:
+        told = {key: int(number) for key, number in _WHO.findall(mended, place.end(), place.end() + _INFO_REACH)[::-1]}
+        found.update({"distributedInfo": told} if told else {})
+    return found
+
+
+def _value_of(key: str, text: str) -> Any:
+    """The first readable value that stands behind *key*."""
+    for place in islice(re.finditer(rf'"{key}"\s*:\s*', text), _MAX_ENDS):
+        try:
+            return _PREFIX.raw_decode(text, place.end())[0]
+        except JSON_ERRORS:
+            continue
+    return None
+
+
+def tail_behind(unfinished: bytes) -> bytes | None:
+    """What follows the end of all events, if the last of them cannot be read; None if no end is in sight."""
+    for end in reversed(list(islice(_ARRAY_END.finditer(unfinished), _MAX_ENDS))):
+        tail = unfinished[end.end() :]
+        if not tail.strip(b" \t\r\n}") or read_meta(tail):
+            return tail
+    return None
 
 
 def _split(piece: bytes) -> list[bytes]:
@@ -110,7 +146,8 @@ def _clean(raw: bytes) -> bytes:
         raw.decode()
     except UnicodeDecodeError:
         raw = raw.decode("utf-8", "replace").encode()
-    return _NUMBER_TOKENS.sub(rb"\1null", raw)
+    raw = _ESCAPE.sub(lambda found: found.group() if len(found.group()) > 1 else rb"\\", _CONTROL.sub(b" ", raw))
+    return _DANGLING.sub(b"", _NUMBER_TOKENS.sub(rb"\1null", raw))
 
 
 def _from_dict(value: dict[str, Any], builder: ColumnBuilder) -> Event:

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from eroica.producers.trace.columns import ANNOTATION, CPU_OP, KERNEL, MEMCPY, MEMSET, PYTHON, RUNTIME, Floats, Ints, Trace
+from eroica.producers.trace.comm_kernels import kernel_collective
 from eroica.producers.trace.commargs import CommArgs
-from eroica.producers.trace.naming import host_collective, kernel_collective, stable_name
+from eroica.producers.trace.naming import host_collective, stable_name
 
 MIN_REPEATS = 3
 """A pattern that comes back fewer times is no rhythm."""

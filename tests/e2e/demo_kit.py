@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-EROICA = [sys.executable, "-m", "eroica.cli.main"]
+EROICA = [sys.executable, "-m", "eroica.cli"]
 
 
 def environment(tmp_path: Path) -> dict[str, str]:

@@ -82,7 +82,7 @@ class Services:
 
     def start(self, what: str) -> subprocess.Popen[bytes]:
         log = self._folder / f"{what}-{len(self._running)}.log"
-        command = [sys.executable, "-m", "eroica.cli.main", what, "--bootstrap", self._settings.bootstrap]
+        command = [sys.executable, "-m", "eroica.cli", what, "--bootstrap", self._settings.bootstrap]
         command += ["--prefix", self._settings.prefix]
         env = os.environ | {"TMPDIR": str(self._folder), "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "3000"}'}
         with log.open("wb") as file:

@@ -102,10 +102,26 @@ def test_a_trace_that_is_none_is_an_error_of_its_rank_and_is_deleted(stage: Stag
     stage.until_sent()
     assert stage.only_error()
     assert not stage.answers.summarising
-    assert list(trace.parent.iterdir()) == []
+    assert not trace.parent.exists()
     stage.answers.profiled(answer, NOW_US)
     stage.answers.tick(LATER_US, MONO_NS)
     assert len(stage.sent) == 1, "once"
+
+
+def test_a_folder_stays_while_a_hook_may_still_write_there(stage: Stage) -> None:
+    other = {"v": WIRE_VERSION, "pid": PID + 1, "rank": 0, "world_size": 2, "job": "j", "run_id": "r"}
+    stage.state.hello(parse_hello(other), NOW_US, 0)
+    stage.ask()
+    folder = Path(stage.command()["directory"])
+    stage.answers.profiled(Profiled(pid=PID, request="req", error="no"), NOW_US)
+    assert folder.is_dir(), "the other rank has not answered"
+    stage.answers.tick(NOW_US + 70_000_000, MONO_NS)
+    assert len(stage.sent) == 2, "the other rank was given up, and may write yet"
+    stage.answers.tidy()
+    assert folder.is_dir()
+    stage.answers.tick(LATER_US, MONO_NS)
+    stage.answers.tidy()
+    assert not folder.exists()
 
 
 def test_a_summariser_that_takes_too_long_is_ended(tmp_path: Path) -> None:

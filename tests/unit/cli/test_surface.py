@@ -115,6 +115,39 @@ def test_no_line_of_a_list_is_cut(width: str, capsys: pytest.CaptureFixture[str]
         assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
 
 
+UNUSED = {
+    "run": COMMON,
+    "summarize": COMMON,
+    "topology": COMMON,
+    "diagnose": ["--bootstrap", "--prefix"],
+    "tune": ["--bootstrap", "--prefix"],
+    "schema": ["--bootstrap", "--prefix"],
+}
+
+
+@pytest.mark.parametrize("name", sorted({name.split()[0] for name in SURFACE}))
+def test_help_is_silent_of_common_options_that_mean_nothing_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for full in leaves(name):
+        assert main([*full.split(), "--help"]) == 0
+        shown = {
+            line.split()[0] for line in capsys.readouterr().out.partition("Options:")[2].splitlines() if line.startswith("  --")
+        }
+        assert {option for option in COMMON if option not in shown} == set(UNUSED.get(name, []))
+
+
+@pytest.mark.parametrize("name", sorted({name.split()[0] for name in SURFACE}))
+def test_an_example_stands_on_one_line_and_an_option_says_in_a_word_what_it_takes(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for full, one in leaves(name).items():
+        assert main([*full.split(), "--help"]) == 0
+        page = capsys.readouterr().out
+        examples = [line.strip() for line in (one.help or "").splitlines() if line.startswith("Example: ")]
+        assert examples and all(f"  {example}\n" in page for example in examples)
+        assert not {"<int", "<float", "<str>", "<path>", "INTEGER", "FLOAT"} & set(page.replace(" range>", ">").split())
+
+
 USAGE = {
     "run": "run [OPTIONS] -- COMMAND …",
     "simulate": "simulate [OPTIONS] [SCENARIO]",

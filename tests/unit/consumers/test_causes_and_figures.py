@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from eroica.consumers.figures import say_metric, say_times, say_value
+from eroica.consumers.figures import say_metric, say_score, say_times, say_value
 from eroica.consumers.render import render_verdict
 from eroica.consumers.tables import render_explained
 from eroica.schemas.verdicts import (
@@ -113,6 +114,32 @@ def test_what_a_rule_and_a_signature_both_measured_is_shown_once() -> None:
 )
 def test_value_and_expected_stand_in_one_unit(value: float, expected: float, unit: str, said: tuple[str, str]) -> None:
     assert say_value(value, expected, unit) == said
+
+
+@pytest.mark.parametrize(
+    ("score", "kind", "said"),
+    [
+        (15.49, "z", "z 15.5"),
+        (3.951, "ratio", "3.95×"),
+        (0.82, "share", "82%"),
+        (0.93, "correlation", "r 0.93"),
+        (12.0, "value", "12"),
+        (0.66, "", "0.66"),
+        (0.66, "of a later version", "0.66"),
+    ],
+)
+def test_a_score_says_what_it_is(score: float, kind: str, said: str) -> None:
+    assert say_score(score, kind) == said
+    item = msgspec.structs.replace(RANKS, score=score, score_kind=kind)
+    text = shown([cause(2, evidence=[item])])
+    assert f" {said} " in next(line for line in text.splitlines() if "SM clock" in line)
+
+
+def test_evidence_of_an_older_version_is_read() -> None:
+    raw = msgspec.json.encode(RANKS)
+    fields = msgspec.json.decode(raw)
+    del fields["score_kind"]
+    assert msgspec.json.decode(msgspec.json.encode(fields), type=Evidence) == RANKS
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,10 +18,12 @@ from eroica.schemas.groups import GroupChunk
 from eroica.schemas.outputs import InputRef
 from eroica.schemas.ranks import parse_ranks
 from eroica.schemas.settings import LocalizeSettings
+from eroica.schemas.verdicts import Evidence
 from eroica.simulator.faults import FAULTS
 from eroica.simulator.hangs import HANGS
 
 pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[3]
 
 UNDOSED = {"pcie_downgrade", "cpu_contention", *HANGS}
 JOB = "{name: x, world: 32, framework: megatron, sizes: {tp: 2, pp: 2}, micro_batches: 4, sharding: 1}"
@@ -46,10 +50,32 @@ def assert_made_again(seen: list[Judged]) -> list[Explained]:
             assert made is not None, f"{item.evidence.rule}: {item.why_not}"
             assert made.agrees(item.evidence), (item.evidence, made)
             assert made.how
+            assert_score_is_what_it_says(item.evidence)
             assert all(len(row) == len(made.columns) for row in made.rows)
             assert made.rows or item.evidence.metric.startswith(("share of stacks", "share of the named"))
         found += items
     return found
+
+
+def assert_score_is_what_it_says(evidence: Evidence) -> None:
+    kind, score, value, expected = evidence.score_kind, evidence.score, evidence.value, evidence.expected
+    assert kind in {"z", "ratio", "share", "correlation", "value"}, evidence
+    assert kind != "share" or 0 <= score <= 1, evidence
+    assert kind != "value" or abs(score - value) <= 1e-3 * max(1, abs(value)), evidence
+    # A median of ratios is not the ratio of medians, but lies on the same side.
+    assert kind != "ratio" or expected == 0 or (score - 1) * (value / expected - 1) >= -0.01, evidence
+
+
+def test_every_writer_of_evidence_says_what_the_score_is() -> None:
+    calls = [
+        (file.name, {keyword.arg for keyword in node.keywords})
+        for room in ("localizer", "offline")
+        for file in sorted((ROOT / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Evidence"
+    ]
+    assert len(calls) >= 15
+    assert [name for name, given in calls if "score_kind" not in given] == []
 
 
 @pytest.mark.parametrize("name", GALLERY)

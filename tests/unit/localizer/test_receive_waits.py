@@ -255,7 +255,7 @@ def test_other_bytes_do_not_change() -> None:
     on, _ = simulated(job())
     assert not any(c.receive_groups for c in off)
     emptied = [msgspec.structs.replace(c, receive_groups=[], receive_waits=ReceiveColumns()) for c in on]
-    assert [msgspec.structs.replace(c, request=off[0].request) for c in emptied] == off
+    assert [msgspec.structs.replace(c, request=off[0].request, run_id=off[0].run_id) for c in emptied] == off
 
 
 @pytest.mark.parametrize(

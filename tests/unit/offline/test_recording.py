@@ -8,6 +8,8 @@ import os
 import random
 import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 
 from eroica.bus import Incoming
 from eroica.cli.main import main
+from eroica.offline.earlyend import early_end
 from eroica.offline.recording import MANIFEST, Line, from_line, read_file, read_manifest, to_line, verify
 from eroica.offline.writer import RecordingWriter
 from eroica.schemas.errors import InvalidInput, UsageError
@@ -257,3 +260,63 @@ def test_a_full_disk_is_said_and_leaves_what_was_confirmed(tmp_path: Path) -> No
     assert [r.offset for r in read_all(tmp_path / "rec")] == [0]
     write(tmp_path / "rec", [made(0, 1)])
     assert [r.offset for r in read_all(tmp_path / "rec")] == [0, 1]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from eroica.bus import Incoming
+from eroica.offline.writer import RecordingWriter
+writer = RecordingWriter(Path(sys.argv[1]), job="j", prefix="eroica.", settings={})
+def add(partition, offset):
+    writer.add("control", Incoming("eroica.control", partition, offset, b"j", os.urandom(300_000), (), 1_000 + offset))
+for offset in range(2):
+    add(0, offset)
+writer.checkpoint()
+for offset in range(2, 5):
+    add(0, offset)
+add(1, 0)  # a file that no checkpoint has seen
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_recording_that_ended_early_says_how_much_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rec = tmp_path / "rec"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(rec)], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    found = early_end(rec, read_manifest(rec))
+    assert found is not None
+    assert 3 <= found.messages <= 4, "a frame may stand in the process's own buffer in part"
+    assert main(["replay", str(rec), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out.splitlines()[-1])["ended_early"] == {
+        "messages_after": found.messages,
+        "bytes_after": found.bytes,
+    }
+    assert f"{found.messages} messages were written after its last checkpoint and left out" in " ".join(shown.err.split())
+    write(rec, [made(0, 2)])
+    assert early_end(rec, read_manifest(rec)) is not None, "the other file is still there"
+    write(rec, [made(1, 0)])
+    assert early_end(rec, read_manifest(rec)) is None
+
+
+def test_a_recorder_that_was_killed_with_all_in_memory_is_known_by_its_manifest(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path / "rec", job="j", prefix="eroica.", settings={})
+    writer.add("control", made(0, 0))
+    writer.checkpoint()
+    assert str(early_end(tmp_path / "rec", read_manifest(tmp_path / "rec"))).endswith("its last checkpoint is missing")
+    writer.close()
+    assert early_end(tmp_path / "rec", read_manifest(tmp_path / "rec")) is None
+
+
+def test_an_older_recording_that_says_nothing_of_its_end_is_believed(tmp_path: Path) -> None:
+    write(tmp_path / "rec", [made(0, 0)])
+    path = tmp_path / "rec" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["closed"]
+    path.write_text(json.dumps(manifest))
+    assert early_end(tmp_path / "rec", read_manifest(tmp_path / "rec")) is None
+    with next((tmp_path / "rec").glob("*.zst")).open("ab") as stream:
+        stream.write(b"half a fra")
+    found = early_end(tmp_path / "rec", read_manifest(tmp_path / "rec"))
+    assert found is not None and (found.messages, found.bytes) == (0, 10)

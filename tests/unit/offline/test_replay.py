@@ -225,7 +225,7 @@ def test_settings_of_another_version_are_left_out_with_a_note(tmp_path: Path, ca
     assert main(["replay", str(tmp_path / "rec"), "--json"]) == 0
     shown = capsys.readouterr().err
     assert "localize.of_tomorrow is not known here and left out" in shown
-    assert "localize.rules cannot be had here" in shown
+    assert "localize.rules is not one of eroica, paper, guide, as it must be here" in shown
     known, notes = known_settings(manifest["settings"])
     assert known["localize"]["min_effect"] == 0.5 and "rules" not in known["localize"] and len(notes) == 2
     assert main(["replay", str(tmp_path / "rec"), "--json", "--set", "localize.of_tomorrow=3"]) == 2, "but not from the caller"

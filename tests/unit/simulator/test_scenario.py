@@ -255,3 +255,23 @@ def test_the_published_schema_says_what_every_field_means() -> None:
     silent = [f"{part}.{name}" for part, name, field in fields if "description" not in field]
     assert silent == []
     assert {choice["const"] for choice in schema["$defs"]["Fault"]["properties"]["fault"]["oneOf"]} == {*FAULTS, *HANGS}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("faults: [{fault: slow_hbm}]", "faults: [{fault: pcie_downgrade}]", False),
+        ("job: {world: 8}", "job: {world: 16}", False),
+        ("seed: 1", "seed: 2", False),
+        ("start: '2026-01-02T00:00:00Z'", "start: '2026-01-03T00:00:00Z'", False),
+        ("job: {sizes: {tp: 2, pp: 2}, framework: megatron}", "job: {framework: megatron, sizes: {pp: 2, tp: 2}}", True),
+        ("noise: production", "", True),
+    ],
+)
+def test_scenarios_without_a_name_are_the_same_launch_only_if_they_say_the_same(one: str, other: str, same: bool) -> None:
+    ids = {Simulation(parse_scenario(text)).run_id for text in (one, other)}
+    assert len(ids) == (1 if same else 2)
+
+
+def test_a_seed_of_the_command_line_is_as_good_as_one_in_the_file() -> None:
+    assert Simulation(parse_scenario(""), seed=7).run_id == Simulation(parse_scenario("seed: 7")).run_id

@@ -63,6 +63,21 @@ def test_gloo_groups_are_told_by_their_threads(
     assert all(slot.index >= 0 for c in summary.communicators for slot in c.slots)
 
 
+@pytest.mark.parametrize(
+    ("told", "ranks"),
+    [
+        pytest.param([0, 1, 2, 3], "0-3", id="a list"),
+        pytest.param("[0, 1, 2, 3]", "0-3", id="a text"),
+        pytest.param("[0, 1, ...]", "", id="a text that was cut"),
+        pytest.param("", "", id="nothing"),
+    ],
+)
+def test_members_of_a_group_may_be_a_text(make_trace: MakeTrace, told: object, ranks: str) -> None:
+    info = {"rank": 0, "world_size": 4, "pg_config": [{**group("0", [0, 1, 2, 3]), "ranks": told}]}
+    [communicator] = summary_of(make_trace(steps_with([7, 8]), "rank0.json", distributedInfo=info)).communicators
+    assert (communicator.name, communicator.ranks, communicator.size) == ("0", ranks, 4)
+
+
 @pytest.mark.parametrize("threads", [[100, 101, 203], [100], [100, 101, 203, 204, 300]])
 def test_gloo_groups_that_cannot_be_told_apart_give_no_slots(make_trace: MakeTrace, threads: list[int]) -> None:
     info = {"rank": 0, "world_size": 4, "pg_config": TWO_GROUPS}

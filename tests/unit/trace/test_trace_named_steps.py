@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from conftest import MakeTrace
 
-from eroica.producers.trace.naming import kernel_collective, loop_step, stable_name
+from eroica.producers.trace.comm_kernels import kernel_collective
+from eroica.producers.trace.naming import loop_step, stable_name
 from eroica.producers.trace.reader import read_trace
 from eroica.producers.trace.steps import find_steps
 

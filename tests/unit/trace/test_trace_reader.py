@@ -111,6 +111,11 @@ def test_pieces_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         pytest.param(lambda t: t.replace(b"aten::mm", b"aten::\xff\xfe"), 3, {"bytes_mended": 1}, id="invalid UTF-8"),
         pytest.param(lambda t: t.replace(b'"x": 1', b'"x": Infinity'), 3, {"bytes_mended": 1}, id="Infinity in an argument"),
         pytest.param(lambda t: t.replace(b'"pid": 1', b'"pid": 1.5', 1), 3, {}, id="odd pid"),
+        pytest.param(lambda t: t.replace(b"aten::mm", b"C:\\Users\\a.py(3): f"), 3, {"bytes_mended": 1}, id="path of Windows"),
+        pytest.param(lambda t: t.replace(b"aten::mm", b"aten::\tmm"), 3, {"bytes_mended": 1}, id="control character"),
+        pytest.param(lambda t: t.replace(b'"x": 1}', b'"x": 1, }'), 3, {"bytes_mended": 1}, id="comma too many in an event"),
+        pytest.param(lambda t: t.replace(b"}]", b"},\n]"), 3, {}, id="comma after the last event"),
+        pytest.param(lambda t: t.replace(b'"aten::relu"', b"0x420aa70"), 2, {"events_unreadable": 1}, id="last one unreadable"),
         pytest.param(lambda t: t.replace(b'"aten::mm"', b'aten::mm"'), 2, {"events_unreadable": 1}, id="lost quote"),
         pytest.param(
             lambda t: t[: t.index(b"aten::relu")], 2, {"events_unreadable": 1, "file_truncated": 1}, id="cut in an event"
@@ -125,6 +130,32 @@ def test_damage_is_mended_or_counted(tmp_path: Path, damage: Any, kept: int, rep
     assert len(trace) == kept
     assert trace.repairs == repairs
     assert trace.meta["distributedInfo"] == {"rank": 1}
+
+
+INFO = '{"backend": "nccl", "rank": 3, "world_size": 8, "pg_config": [{"pg_name": "0", "pg_size": 8}]}'
+
+
+@pytest.mark.parametrize("at_end", [True, False], ids=["at the end", "at the head"])
+@pytest.mark.parametrize(
+    ("others", "info", "told"),
+    [
+        pytest.param('"INFO": ["x = {"event_id": 1}", "y"]', INFO, json.loads(INFO), id="bare quotes in a log of Kineto's"),
+        pytest.param('"traceName": "D:\\xes\\q.json"', INFO, json.loads(INFO), id="path of Windows"),
+        pytest.param('"a": 1', INFO.replace("8}]", "8},]"), json.loads(INFO), id="comma after the last group"),
+        pytest.param(
+            '"a": 1', INFO.replace('[{"pg_name": "0", "pg_size": 8}]', "]"), {"rank": 3, "world_size": 8}, id="groups lost"
+        ),
+        pytest.param('"a": 1', INFO.replace('"0"', "x"), {"rank": 3, "world_size": 8}, id="word without quotes"),
+        pytest.param('"INFO": ["{"rank": 7}"]', '{"backend": bare}', None, id="no rank where it belongs"),
+    ],
+)
+def test_who_it_is_survives_a_broken_head_or_end(tmp_path: Path, others: str, info: str, told: object, at_end: bool) -> None:
+    events = '"traceEvents": [' + ", ".join(json.dumps(op(at, 5)) for at in (10, 20, 30)) + "]"
+    meta = f'{others}, "distributedInfo": {info}'
+    raw = "{" + (f"{events}, {meta}" if at_end else f"{meta}, {events}") + "}"
+    trace = read_trace(write(tmp_path, raw.encode()))
+    assert len(trace) == 3
+    assert trace.meta.get("distributedInfo") == told
 
 
 def test_gzip_cut_short_keeps_what_came_before(tmp_path: Path) -> None:

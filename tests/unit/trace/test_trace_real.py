@@ -16,10 +16,10 @@ import pytest
 
 from eroica.producers.trace import SummarySettings, identity_from_trace, read_trace, summarise
 from eroica.producers.trace.columns import KERNEL, MEMCPY, MEMSET
+from eroica.producers.trace.comm_kernels import kernel_collective
 from eroica.producers.trace.critical_path import find_critical_path
 from eroica.producers.trace.fit import wire_bytes
 from eroica.producers.trace.identity import identify
-from eroica.producers.trace.naming import kernel_collective
 from eroica.producers.trace.steps import find_steps
 from eroica.schemas.codec import encode
 from eroica.schemas.errors import EroicaError, InvalidInput

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from eroica.producers.trace.columns import ANNOTATION, KERNEL, Trace
-from eroica.producers.trace.naming import host_collective, kernel_collective
+from eroica.producers.trace.comm_kernels import kernel_collective
+from eroica.producers.trace.naming import host_collective
 from eroica.producers.trace.reader import read_trace
 from eroica.producers.trace.steps import Steps, find_steps
 
