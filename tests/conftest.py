@@ -199,6 +199,13 @@ def own_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtu
     caplog.handler.removeFilter(is_own)
 
 
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that answers late, on a machine that does much else, is not taken for one that is silent."""
+    if request.node.get_closest_marker("unit") is None:
+        monkeypatch.setenv("EROICA_KAFKA__CONNECT_TIMEOUT_MS", "100000")
+
+
 @pytest.fixture
 def prefix() -> str:
     """Topic prefix of this test alone."""

@@ -84,7 +84,11 @@ class Services:
         log = self._folder / f"{what}-{len(self._running)}.log"
         command = [sys.executable, "-m", "eroica.cli", what, "--bootstrap", self._settings.bootstrap]
         command += ["--prefix", self._settings.prefix]
-        env = os.environ | {"TMPDIR": str(self._folder), "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "3000"}'}
+        env = os.environ | {
+            "TMPDIR": str(self._folder),
+            "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "3000"}',
+            "EROICA_KAFKA__CONNECT_TIMEOUT_MS": "5000",  # brokers die here
+        }
         with log.open("wb") as file:
             process = subprocess.Popen(command, env=env, stdout=file, stderr=file)
         self._running.append((process, log))
@@ -126,7 +130,7 @@ def verdicts_on(settings: KafkaSettings) -> list[Verdict]:
 
 @pytest.fixture
 def services(kafka3: KafkaCluster, prefix: str, tmp_path: Path) -> Iterator[tuple[KafkaSettings, Services]]:
-    settings = KafkaSettings(bootstrap=kafka3.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=kafka3.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
     ensure_topics(settings)
     running = Services(settings, tmp_path)
     yield settings, running
@@ -198,7 +202,7 @@ def test_a_broker_that_crashes_and_one_that_comes_back_empty_are_waited_for(
     outputs = emitted(tmp_path)
     expected = comparable(calm_verdict(outputs))
     cluster = KafkaCluster(1, port=port, data=data).start()
-    settings = KafkaSettings(bootstrap=cluster.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=cluster.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
     try:
         ensure_topics(settings)
         running = Services(settings, tmp_path)

@@ -142,7 +142,7 @@ def run_loops(root: Path, names: list[str], script: Path = LOOPS) -> subprocess.
         env=environ(EROICA_JOB="loops"),
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=800,
         check=False,
     )
 

@@ -50,7 +50,7 @@ class Bench:
     """A prefix of its own, its topics, a producer, and localizers as processes."""
 
     def __init__(self, broker: Broker, prefix: str, folder: Path, **extra: str) -> None:
-        self.settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
+        self.settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
         # A dead member is noticed after the session timeout, and the embedded broker spends half of it on each join.
         self.extra = {"session.timeout.ms": "3000", **extra}
         self.folder = folder
@@ -237,8 +237,9 @@ def test_a_flood_that_cannot_be_read_stops_nothing(bench: Bench) -> None:
     assert bench.logs().count("dead letters") < 50, "a line for each would fill a disk"
 
 
-def test_an_outage_of_the_broker_is_waited_out(prefix: str, tmp_path: Path) -> None:
+def test_an_outage_of_the_broker_is_waited_out(prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker stands still for longer than any call to it waits: at work, at a start, and at an end."""
+    monkeypatch.setenv("EROICA_KAFKA__CONNECT_TIMEOUT_MS", "5000")
     try:
         broker = EmbeddedBroker().start()
     except MissingDependency as error:

@@ -98,9 +98,11 @@ class Bench:
         """:param session_ms: a dead member is noticed after that, and one that a busy machine held up for so long counts as dead.
         The embedded broker spends half of it on each join.
         """
-        self.settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix, extra={"session.timeout.ms": str(session_ms)})
+        self.settings = KafkaSettings(
+            bootstrap=broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix, extra={"session.timeout.ms": str(session_ms)}
+        )
         ensure_topics(self.settings)
-        self.producer = BusProducer(KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix), "test")
+        self.producer = BusProducer(KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix), "test")
         self.services: list[Service] = []
         self.start_us = time.time_ns() // 1_000 - 120 * SECOND
 

@@ -18,8 +18,9 @@ OUTAGE_S = 25.0
 """Longer than a session and any single call of a client."""
 
 
-def test_an_outage_of_the_broker_is_waited_out(prefix: str) -> None:
+def test_an_outage_of_the_broker_is_waited_out(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker stands still while they start, and again while they work, for longer than their membership lasts."""
+    monkeypatch.setenv("EROICA_KAFKA__CONNECT_TIMEOUT_MS", "5000")
     try:
         broker = EmbeddedBroker().start()
     except MissingDependency as error:
