@@ -85,7 +85,7 @@ def _matches(cause: Cause, truth: dict[str, Any]) -> bool:
     """Whether class and place are right."""
     if cause.class_ not in _classes(truth):
         return False
-    if truth["class"] == "link":
+    if "link" in (truth["class"], cause.class_):
         return _link_matches(cause, truth)
     if cause.class_ in PLACED or truth["class"] in PLACED or cause.class_ == "pipeline_stage":
         return _some_of(cause, truth["suspects"])

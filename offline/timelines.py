@@ -10,6 +10,8 @@ from eroica import __version__
 from eroica.localizer.actions import Advice
 from eroica.localizer.fit import fit
 from eroica.offline.align import when
+from eroica.offline.timeline_evidence import RULE, evidence_of, local_kinds
+from eroica.offline.timeline_words import Words
 from eroica.schemas.errors import InvalidInput
 from eroica.schemas.ids import stable_id
 from eroica.schemas.ranks import format_ranks, say_ranks
@@ -18,7 +20,6 @@ from eroica.schemas.verdicts import (
     NOT_ENOUGH,
     Cause,
     Coverage,
-    Evidence,
     Impact,
     IsolationGroup,
     Provenance,
@@ -29,30 +30,28 @@ from eroica.schemas.verdicts import (
     Waiters,
 )
 from eroica.schemas.wording import say_share
-from eroica.topology.mending import COMPUTE, MendedCause, mended_causes
+from eroica.topology.mended import MendedCause
+from eroica.topology.mending import mended_causes
+from eroica.topology.slow_transfers import Worker
 from eroica.topology.straggler_analysis import Timeline, is_timeline, read_timeline
+from eroica.topology.timeline import COMPUTE
 from eroica.topology.whatif import WhatIf, WhatIfReport
 
 __all__ = ["diagnose_timeline", "timeline_in"]
 
-RULE = "what-if"
 DOUBTFUL = 0.7
 """Highest confidence with one peer only, for transfers, whose cause a timeline does not show, and where columns or times
 contradict each other or ranks fit several layouts."""
 ONE_REPLICA = 0.6
 """Highest confidence in a heavy stage where no second replica shows that it is not the machine."""
+ONCE = 0.6
+"""Highest confidence in what happened in one step, and in what a replica's workers share: a timeline does not show why."""
+RARELY = 0.2
+"""Transfers that are slow in less than this share of the steps are no lasting fault."""
 UNCERTAIN = 0.4
 """Highest confidence in slow transfers where their ends contradict each other, or where they may be the wait for a replica
 or stage that nobody saw: nothing is accused."""
 MOST = 0.97
-WORDS = {
-    "worker": "computes slowly",
-    "pipeline_stage": "has too much work in every replica",
-    "data_imbalance": "micro-batches are of unequal length",
-    "software_pause": "garbage collection holds the step up",
-    "link": "sends and receives slowly",
-    "fabric": "transfers are slow",
-}
 
 
 def timeline_in(place: Path) -> Path | None:
@@ -93,12 +92,13 @@ class _Judge:
         self.report: WhatIfReport = whatif.report()
         self.who = timeline.who
         self.lanes, self.stages = self.who.rank_of.shape
+        self.words = Words(self.who, timeline.steps)
         self.seen = self.lanes * self.stages * self.who.width
         untold = self.who.absent * self.stages + self.who.later * (self.lanes + self.who.absent)
         self.world = self.seen + (len(self.who.missing) or untold * self.who.width)
 
     def verdict(self) -> Verdict:
-        causes = [(c, self._confidence(c)) for c in mended_causes(self.whatif)]
+        causes = [(c, self._confidence(c)) for c in mended_causes(self.whatif, self.timeline.meetings)]
         sure = [(c, p) for c, p in causes if p >= self.settings.accuse_confidence]
         said = [self._cause(c, p) for c, p in sure]
         notes = [*self.timeline.notes, *(self._doubt(c, p) for c, p in causes if p < self.settings.accuse_confidence)]
@@ -136,102 +136,74 @@ class _Judge:
             )
         )
 
-    def _ranks(self, workers: tuple[tuple[int, int], ...]) -> list[int]:
-        first = [int(self.who.rank_of[d, s]) for d, s in workers]
-        return sorted(r + i for r in first if r >= 0 for i in range(self.who.width))
-
-    def _lane(self, lane: int) -> int:
-        return int(self.who.lanes[lane])
+    def _ranks(self, workers: tuple[Worker, ...]) -> list[int]:
+        return self.words.ranks(workers)
 
     def _confidence(self, cause: MendedCause) -> float:
         """From the share that comes back, the steps that agree and the peers that there were."""
         known = 0.3 + 0.4 * min(max(cause.recovered, 0.0), 1.0) + 0.3 * cause.agreement
         most = MOST
-        if cause.kind in ("link", "fabric") or (cause.kind == "worker" and cause.peers < 2):
+        transfers = cause.kind in ("link", "fabric")
+        if transfers or (cause.kind == "worker" and cause.peers < 2):
             most = DOUBTFUL
         if cause.kind == "pipeline_stage" and cause.peers < 2:
             most = ONE_REPLICA
+        if cause.steps or cause.replicas:
+            alone = cause.kind == "data_imbalance" and self.stages == 1  # nor do other stages say that it was the data
+            most = UNCERTAIN if alone else ONCE
         partial = self.who.missing or self.who.absent or self.who.later or self.who.ambiguous
-        if cause.kind in ("link", "fabric") and (self.timeline.contradict or partial):
+        if transfers and (self.timeline.contradict or partial or cause.agreement < RARELY):
             most = UNCERTAIN
         if self.timeline.contradict or self.who.ambiguous or (self.who.contradict and cause.workers):
             most = min(most, DOUBTFUL)
         return round(min(known, most), 3)
 
-    def _place(self, cause: MendedCause) -> str:
-        if cause.workers:
-            return ", ".join(f"(dp {self._lane(d)}, stage {s})" for d, s in cause.workers[:5])
-        return f"stage {cause.stage}" if cause.stage >= 0 else "all"
-
     def _cause(self, cause: MendedCause, confidence: float) -> Cause:
         ranks = self._ranks(cause.workers)
-        stages = sorted({s for _, s in cause.workers} | ({cause.stage} if cause.stage >= 0 else set()))
-        if cause.workers:
-            kind = "tp" if self.who.width > 1 and len(cause.workers) == 1 else "world"
-            held = format_ranks(ranks) if kind == "tp" else self._all()
-        else:
-            held = self._all() if cause.stage < 0 else format_ranks(self._of_stage(cause.stage))
-            kind = "world" if cause.stage < 0 else "stage"
+        held = cause.workers or tuple(w for pair in cause.where.pairs for w in pair) or cause.where.group
+        stages = {s for _, s in cause.workers} | {s for pair in cause.where.pairs for _, s in pair} | set(cause.where.stages)
+        if cause.where.group and len({s for _, s in cause.where.group}) == 1:
+            stages |= {s for _, s in cause.where.group}
+        if cause.stage >= 0:
+            stages.add(cause.stage)
         return Cause(
             class_=cause.kind,
-            suspects=Suspects(
-                ranks=format_ranks(ranks), stages=stages, links=[f"rank {r}" for r in ranks] if cause.kind == "link" else []
-            ),
-            isolation_group=IsolationGroup(kind=kind, ranks=held),
-            functions=list(COMPUTE) if cause.kind in ("worker", "pipeline_stage", "data_imbalance") else [],
+            suspects=Suspects(ranks=format_ranks(ranks), stages=sorted(stages), links=self._links(cause)),
+            isolation_group=self._isolation(cause, held),
+            functions=local_kinds(cause, self.whatif) if cause.kind in ("worker", "pipeline_stage", "data_imbalance") else [],
             explains=round(min(max(cause.recovered, 0.0), 1.0), 4),
             confidence=confidence,
-            evidence=self._evidence(cause),
+            evidence=evidence_of(cause, self.whatif, self.report, self.words),
             action=Advice().action(cause.kind, None),
         )
 
-    def _evidence(self, cause: MendedCause) -> list[Evidence]:
-        place = self._place(cause)
-        out = [
-            _item(
-                "step",
-                "step if mended",
-                place,
-                cause.step * 1e3,
-                "ms",
-                self.report.step * 1e3,
-                cause.recovered,
-                "share",
-                "as it was",
-            ),
-        ]
-        if cause.kind == "worker":
-            for d, s in cause.workers[:5]:
-                peers = f"dp {format_ranks(self._lane(x) for x in range(self.lanes) if x != d)} of stage {s}"
-                out += [self._computed(kind, d, s, peers) for kind in self._kinds()]
-        elif cause.kind == "pipeline_stage":
-            out += [self._computed(kind, None, cause.stage, "the other stages") for kind in self._kinds()]
-        elif cause.kind == "data_imbalance":
-            text = "forward against backward of a micro-batch"
-            out.append(
-                _item("step", "correlation of lengths", place, cause.agreement, "1", 0.0, cause.agreement, "correlation", text)
-            )
-        elif cause.kind == "link":
-            out.append(
-                _item("wait", "time of transfers", place, cause.ratio, "×", 1.0, cause.ratio, "ratio", "the other workers")
-            )
-        return out
+    def _links(self, cause: MendedCause) -> list[str]:
+        """As verdicts name links: ``rank 5``, ``rank 5|rank 9``; a group's by its ranks."""
+        if cause.kind != "link":
+            return []
+        alone = [f"rank {r}" for r in self._ranks(cause.workers)]
+        pairs = ["|".join(self._named((w,)) for w in pair) for pair in cause.where.pairs]
+        return [*alone, *pairs, *([self._named(cause.where.group)] if cause.where.group else [])]
 
-    def _kinds(self) -> list[str]:
-        return [k for k in COMPUTE if k in self.whatif.graph.kinds]
+    def _named(self, workers: tuple[Worker, ...]) -> str:
+        return say_ranks(format_ranks(self._ranks(workers)), 120)
 
-    def _computed(self, kind: str, lane: int | None, stage: int, peers: str) -> Evidence:
-        """Mean time of an operation against the peers' median."""
-        graph = self.whatif.graph
-        mine = graph.kind == graph.kinds.index(kind)
-        table = np.stack([self.whatif.times[mine & (graph.stage == s)].mean(axis=(0, 2)) for s in range(self.stages)])
-        if lane is None:
-            value, expected = float(table[stage].mean()), float(np.median(np.delete(table, stage, axis=0)))
-        else:
-            value, expected = float(table[stage, lane]), float(np.median(np.delete(table[stage], lane)))
-        subject = f"stage {stage}" if lane is None else f"dp {self._lane(lane)}, stage {stage}"
-        score = value / expected if expected > 0 else 0.0
-        return _item("function", f"mean {kind}", subject, value * 1e3, "ms", expected * 1e3, score, "ratio", peers)
+    def _isolation(self, cause: MendedCause, held: tuple[Worker, ...]) -> IsolationGroup:
+        """The smallest parallel group that holds the suspects."""
+        if len(cause.replicas) == 1:
+            held = tuple((cause.replicas[0], s) for s in range(self.stages))
+        if held:
+            lanes, stages = {d for d, _ in held}, {s for _, s in held}
+            if len(held) == 1 and self.who.width > 1:
+                return IsolationGroup(kind="tp", ranks=format_ranks(self._ranks(held)))
+            if len(held) > 1 and len(lanes) == 1:
+                replica = tuple((d, s) for d in lanes for s in range(self.stages))
+                return IsolationGroup(kind="pp", ranks=format_ranks(self._ranks(replica)))
+            if len(held) > 1 and len(stages) == 1:
+                return IsolationGroup(kind="dp", ranks=format_ranks(self._of_stage(stages.pop())))
+        if cause.stage >= 0:
+            return IsolationGroup(kind="stage", ranks=format_ranks(self._of_stage(cause.stage)))
+        return IsolationGroup(kind="world", ranks=self._all())
 
     def _of_stage(self, stage: int) -> list[int]:
         return self._ranks(tuple((d, stage) for d in range(self.lanes)))
@@ -248,7 +220,7 @@ class _Judge:
         if not others:
             return Waiters()
         graph, times = self.whatif.graph, self.whatif.times
-        computes = np.isin(graph.kind, [graph.kinds.index(k) for k in self._kinds()])
+        computes = np.isin(graph.kind, [k for k, name in enumerate(graph.kinds) if name in COMPUTE])
         busy = np.array([times[computes & (graph.stage == s), d].sum(axis=0).mean() for d, s in others])
         share = float(np.clip(1.0 - busy / self.report.step, 0.0, 1.0).mean())
         return Waiters(ranks=format_ranks(self._ranks(tuple(others))), wait_share=round(share, 4))
@@ -273,40 +245,9 @@ class _Judge:
         if not causes:
             return f"{self.job}: nothing to accuse; the step takes {slowdown:.2f} times the ideal one"
         cause, sure = causes[0]
-        who = self._place(cause)
-        if cause.workers:
-            ranks = self._ranks(cause.workers)
-            who = f"{say_ranks(format_ranks(ranks), 60)}, {who},"
-        what = WORDS[cause.kind] if who == "all" else f"{who} {WORDS[cause.kind]}"
-        more = f" ({cause.ratio:.2f} times its peers)" if cause.kind in ("worker", "pipeline_stage", "link") else ""
         back = f"mending it gives back {say_share(min(cause.recovered, 1.0))} of what is lost ({say_share(sure)} sure)"
-        return f"{self.job}: {what}{more}; {back}"
+        return f"{self.job}: {self.words.said(cause)}; {back}"
 
     def _doubt(self, cause: MendedCause, confidence: float) -> str:
         limit = self.settings.accuse_confidence
-        return f"{NOT_ENOUGH} ({confidence:.2f} < {limit}): {cause.kind}, {self._place(cause)}"
-
-
-def _item(
-    kind: str,
-    metric: str,
-    subject: str,
-    value: float,
-    unit: str,
-    expected: float,
-    score: float,
-    score_kind: str,
-    compared_with: str,
-) -> Evidence:
-    return Evidence(
-        kind=kind,
-        metric=metric,
-        subject=subject,
-        value=round(value, 3),
-        unit=unit,
-        expected=round(expected, 3),
-        score=round(score, 4),
-        score_kind=score_kind,
-        rule=RULE,
-        compared_with=compared_with,
-    )
+        return f"{NOT_ENOUGH} ({confidence:.2f} < {limit}): {cause.kind}, {self.words.said(cause)}"

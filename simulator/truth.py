@@ -18,6 +18,7 @@ WAITER_SHARE = 0.25
 """A rank waits because of a fault if its waiting grew by this share of what the step grew."""
 HEAVY_STAGE = 1.10
 """A stage with this much of the stages' mean compute is out of balance (the tenth is the floor of published detectors)."""
+PAIR = 2
 UNEQUAL_DATA = 1.05
 """Lengths and experts' loads that stretch a step so much are out of balance."""
 
@@ -85,6 +86,8 @@ def cause_class(simulation: Simulation, placed: PlacedFault) -> tuple[CauseClass
         touched = np.isin(work.hosts.host_of, np.unique(work.hosts.host_of[hit]))
         if bool((touched == hit).all()):
             others.append("host")
+    if kind.cause == "fabric" and np.unique(work.hosts.host_of[hit]).size == PAIR:
+        others.append("link")
     return kind.cause, others
 
 

@@ -1,26 +1,27 @@
 """What slows a recorded job, by what mending it would give back.
 
-Causes are tried from the narrowest to the widest, each on top of those before it: single workers against the same stage of
-the other replicas, a stage that is heavy in every replica, micro-batches of unequal length, collections of garbage,
-transfers. The loss is T − T_ideal of ``whatif``, so that a cause's share is M_W where it is the slowest workers and M_S
-where it is the last stage (OSDI '25, Eq. 5).
+Causes are tried from the narrowest to the widest, each on top of those before it: whole replicas and single workers against
+the same stages of the other replicas, a stage that is heavy in every replica, what one worker did once, micro-batches of
+unequal length, collections of garbage, transfers. The loss is T − T_ideal of ``whatif``, so that a cause's share is M_W
+where it is the slowest workers and M_S where it is the last stage (OSDI '25, Eq. 5).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from eroica.topology.mended import CauseKind, MendedCause
+from eroica.topology.slow_transfers import Communicators, Worker
 from eroica.topology.stepgraph import FloatArray
+from eroica.topology.timeline import COMMUNICATION, COMPUTE, POINT_TO_POINT, SYNCHRONISED, Meeting
+from eroica.topology.unequal import lengths_of, odd_steps
 from eroica.topology.whatif import WhatIf
 
-__all__ = ["STRAGGLING", "MendedCause", "mended_causes", "stage_loads"]
+__all__ = ["COMPUTE", "STRAGGLING", "MendedCause", "mended_causes", "stage_loads"]
 
-CauseKind = Literal["worker", "pipeline_stage", "data_imbalance", "software_pause", "link", "fabric"]
 BoolArray = npt.NDArray[np.bool_]
 
 STRAGGLING = 1.1
@@ -31,55 +32,48 @@ ALIKE = 1.05
 """A stage is heavy by itself only if it is in every replica."""
 STEPS = 0.6
 """Share of the steps in which a worker must be slow."""
+CHANCE = 4.5
+"""How far out it must be, in standard errors of workers from step to step."""
+OFTEN = 3
+"""Who alone is slow in so many steps is so now and again, and not once."""
 WORTH = 0.2
 """A cause gives back at least this share of the loss."""
 SPARE = 0.02
 """A suspect without which as much comes back, to this share, is none."""
 LENGTHS = 0.9
 """Correlation of the forward and the backward of a micro-batch from which its length explains both (OSDI '25, §5.3)."""
-FAR_LINK = 1.5
-"""Transfers of a worker against the others' from which its link is slow."""
-COMPUTE = ("forward-compute", "backward-compute")
-POINT_TO_POINT = ("forward-send", "forward-recv", "backward-send", "backward-recv")
+EVEN = 1.5
+"""A replica is slow as a whole if its stages' excesses differ by no more than this factor."""
+MOST = 0.8
+"""Slow transfers are at fault if they alone give back this share of what all transfers do."""
+FAMILIES = (POINT_TO_POINT, SYNCHRONISED)
+"""Kinds of transfers that are told apart where those of one give most of it back."""
 PAUSE = "gc"
-
-
-@dataclass(frozen=True)
-class MendedCause:
-    """A cause and what comes back without it. Times in the unit of the timeline."""
-
-    kind: CauseKind
-    workers: tuple[tuple[int, int], ...]
-    """(lane, stage) of suspects; empty if no single place is at fault."""
-    stage: int
-    """The heavy stage, else -1."""
-    recovered: float
-    """Share of the loss that comes back with this cause mended on top of those before it."""
-    step: float
-    """Mean step then."""
-    ratio: float
-    """How far out it is, against its peers (1 is as they are)."""
-    agreement: float
-    """Share of the steps in which it is so."""
-    peers: int
-    """How many it was compared with."""
 
 
 def stage_loads(whatif: WhatIf) -> FloatArray:
     """Compute of each worker in each step, shape (stages, lanes, steps)."""
-    graph = whatif.graph
-    computes = _of_kinds(whatif, COMPUTE)
-    return np.stack([whatif.times[computes & (graph.stage == s)].sum(axis=0) for s in range(int(graph.stage.max()) + 1)])
+    return _loads(whatif, _of_kinds(whatif, COMPUTE))
 
 
-def mended_causes(whatif: WhatIf) -> list[MendedCause]:
-    """The causes of a straggling job, those that give back most first; empty if S is below ``STRAGGLING``."""
+def _loads(whatif: WhatIf, which: BoolArray) -> FloatArray:
+    stage = whatif.graph.stage
+    return np.stack([whatif.times[which & (stage == s)].sum(axis=0) for s in range(int(stage.max()) + 1)])
+
+
+def mended_causes(whatif: WhatIf, meetings: Sequence[Meeting] = ()) -> list[MendedCause]:
+    """The causes of a straggling job, those that give back most first; empty if S is below ``STRAGGLING``.
+
+    :param meetings: which operations end together, so that slow transfers can be told by what they have in common.
+    """
     report_step, ideal = whatif.mean_step(whatif.times), whatif.mean_step(whatif.ideal)
     if report_step < STRAGGLING * ideal:
         return []
-    search = _Search(whatif, report_step, ideal)
+    search = _Search(whatif, meetings, report_step, ideal)
+    search.replicas()
     search.workers()
     search.stages()
+    search.single_steps()
     search.lengths()
     search.pauses()
     search.transfers()
@@ -87,8 +81,8 @@ def mended_causes(whatif: WhatIf) -> list[MendedCause]:
 
 
 class _Search:
-    def __init__(self, whatif: WhatIf, step: float, ideal: float) -> None:
-        self.whatif, self.lost = whatif, step - ideal
+    def __init__(self, whatif: WhatIf, meetings: Sequence[Meeting], step: float, ideal: float) -> None:
+        self.whatif, self.meetings, self.lost = whatif, meetings, step - ideal
         self.times, self.step = whatif.times, step
         self.load = stage_loads(whatif)
         self.slow: BoolArray = np.zeros(self.load.shape[:2], dtype=bool)
@@ -107,32 +101,85 @@ class _Search:
     def _ideal_where(self, mask: BoolArray) -> FloatArray:
         return np.where(mask, self.whatif.ideal, self.times)
 
-    def workers(self) -> None:
-        """Workers that compute longer than the same stage of the other replicas, in most steps."""
-        stages, lanes, _ = self.load.shape
-        if lanes < 2:
-            return
-        others = np.stack([np.median(np.delete(self.load, d, axis=1), axis=1) for d in range(lanes)], axis=1)
-        ratio = np.divide(self.load, others, out=np.ones_like(self.load), where=others > 0)
+    @staticmethod
+    def _peers(load: FloatArray) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """A load against the same stage of the other replicas: the median step's ratio, the share of steps in which it is
+        slow, and whether it is; shape (stages, lanes).
+        """
+        lanes = load.shape[1]
+        others = np.stack([np.median(np.delete(load, d, axis=1), axis=1) for d in range(lanes)], axis=1)
+        ratio = np.divide(load, others, out=np.ones_like(load), where=others > 0)
         middle, agree = np.median(ratio, axis=2), (ratio >= SLOW).mean(axis=2)
-        candidates = [(d, s) for s in range(stages) for d in range(lanes) if middle[s, d] >= SLOW and agree[s, d] >= STEPS]
-        if not candidates:
+        # Workers whose ratios go up and down from step to step are somewhere by chance, too.
+        logs = np.log(np.where(ratio > 0, ratio, 1.0))
+        chance = CHANCE * float(np.median(logs.std(axis=2))) / np.sqrt(load.shape[2])
+        return middle, agree, (middle >= SLOW) & (agree >= STEPS) & (np.log(np.maximum(middle, SLOW)) >= chance)
+
+    def replicas(self) -> None:
+        """Replicas all of whose stages are slow alike: their data pass all of them, and so do the hosts that they share.
+
+        That all their workers are sick at once, and by the same factor, is less likely.
+        """
+        stages, lanes, _ = self.load.shape
+        if lanes < 2 or stages < 2:
             return
-        share = self._try(self._ideal_where(self.whatif.workers(tuple(candidates))))[0]
-        for one in sorted(candidates, key=lambda w: middle[w[1], w[0]]):
-            fewer = [w for w in candidates if w != one]
-            if fewer and self._try(self._ideal_where(self.whatif.workers(tuple(fewer))))[0] >= share - SPARE:
-                candidates = fewer
-        times = self._ideal_where(self.whatif.workers(tuple(candidates)))
+        middle, agree, slow = self._peers(self.load)
+        even = (middle.max(axis=0) - 1) <= EVEN * (middle.min(axis=0) - 1)
+        whole = np.flatnonzero(slow.all(axis=0) & even)
+        if not whole.size:
+            return
+        times = self._ideal_where(np.isin(np.arange(lanes), whole)[None, :, None])
         share, step = self._try(times)
         if share < WORTH:
             return
-        for d, s in candidates:
-            self.slow[s, d] = True
+        self.slow[:, whole] = True
+        out, least = float(np.median(middle[:, whole])), float(agree[:, whole].min())
+        lanes_of = tuple(int(d) for d in whole)
+        self._take(times, MendedCause("data_imbalance", (), -1, share, step, out, least, lanes - 1, replicas=lanes_of))
+
+    def workers(self) -> None:
+        """Workers that compute longer than the same stage of the other replicas, in most steps; or do longer what else they do
+        by themselves, such as the optimizer.
+        """
+        stages, lanes, _ = self.load.shape
+        if lanes < 2:
+            return
+        kinds = self.whatif.graph.kinds
+        other = tuple(k for k in kinds if k not in (*COMPUTE, PAUSE) and k not in COMMUNICATION)
+        for some in (COMPUTE, other):
+            which = _of_kinds(self.whatif, some)
+            load = _loads(self.whatif, which)
+            middle, agree, slow = self._peers(load)
+            candidates = [(d, s) for s in range(stages) for d in range(lanes) if slow[s, d] and not self.slow[s, d]]
+            if candidates:
+                of = np.ones_like(which) if some is COMPUTE else which
+                self._slow_workers(candidates, middle, agree, of, () if some is COMPUTE else some)
+
+    def _slow_workers(
+        self, candidates: list[Worker], middle: FloatArray, agree: FloatArray, which: BoolArray, kinds: tuple[str, ...]
+    ) -> None:
+        """Keeps those of *candidates* that give something back, and takes them if that is worth it."""
+
+        def mended(workers: list[Worker]) -> FloatArray:
+            return self._ideal_where(self.whatif.workers(tuple(workers)) & which[:, None, None])
+
+        share = self._try(mended(candidates))[0]
+        for one in sorted(candidates, key=lambda w: middle[w[1], w[0]]):
+            fewer = [w for w in candidates if w != one]
+            if fewer and self._try(mended(fewer))[0] >= share - SPARE:
+                candidates = fewer
+        times = mended(candidates)
+        share, step = self._try(times)
+        if share < WORTH:
+            return
+        if not kinds:
+            for d, s in candidates:
+                self.slow[s, d] = True
         worst = max(float(middle[s, d]) for d, s in candidates)
         least = min(float(agree[s, d]) for d, s in candidates)
         chosen = tuple(sorted(candidates, key=lambda w: -middle[w[1], w[0]]))
-        self._take(times, MendedCause("worker", chosen, -1, share, step, worst, least, lanes - 1))
+        lanes = self.load.shape[1]
+        self._take(times, MendedCause("worker", chosen, -1, share, step, worst, least, lanes - 1, kinds=kinds))
 
     def stages(self) -> None:
         """Stages that are heavier than the rest in every replica."""
@@ -154,8 +201,29 @@ class _Search:
                 out = float(np.median(ratio))
                 self._take(times, MendedCause("pipeline_stage", (), s, share, step, out, agree, self.load.shape[1]))
 
+    def single_steps(self) -> None:
+        """Workers that were slow once, as no data make them."""
+        odd = odd_steps(self.whatif.graph, self.times, self.load) & ~self.slow[:, :, None]
+        if not odd.any():
+            return
+        graph, computes = self.whatif.graph, _of_kinds(self.whatif, COMPUTE)
+        mask = odd[graph.stage] & computes[:, None, None]
+        usual = np.median(self.times, axis=(1, 2), keepdims=True)
+        times = np.where(mask, np.minimum(self.times, usual), self.times)
+        share, step = self._try(times)
+        if share < WORTH:
+            return
+        expected = np.broadcast_to(np.median(self.load, axis=(1, 2))[:, None, None], odd.shape)
+        out = float((self.load[odd] / expected[odd]).max())
+        lost = np.where(odd, self.load, 0.0).sum(axis=2)
+        workers = tuple(sorted({(int(d), int(s)) for s, d, _ in np.argwhere(odd)}, key=lambda w: -lost[w[1], w[0]]))
+        steps = tuple(np.flatnonzero(odd.any(axis=(0, 1))).tolist())
+        agree, peers = len(steps) / odd.shape[2], self.load.shape[1] - 1
+        kind: CauseKind = "worker" if len(workers) == 1 and len(steps) >= OFTEN and agree >= WORTH else "software_pause"
+        self._take(times, MendedCause(kind, workers, -1, share, step, out, agree, peers, steps=steps))
+
     def lengths(self) -> None:
-        """Micro-batches of unequal length: the forward and the backward of one grow together."""
+        """Micro-batches of unequal length: the forward and the backward of one grow together, in all stages."""
         graph = self.whatif.graph
         times = self.times.copy()
         for kind in COMPUTE:
@@ -164,9 +232,14 @@ class _Search:
                 if mine.any():
                     times[mine] = self.times[mine].mean()
         share, step = self._try(times)
-        together, spread = _forward_and_backward(self.whatif, self.times)
-        if share >= WORTH and together >= LENGTHS:
-            self._take(times, MendedCause("data_imbalance", (), -1, share, step, 1.0 + spread, together, 0))
+        if share < WORTH:
+            return
+        lengths = lengths_of(graph, self.times)
+        if lengths.together < LENGTHS or not lengths.stages_agree:
+            return
+        lane, at = ((lengths.single[0],), (lengths.single[1],)) if lengths.single else ((), ())
+        out = 1.0 + lengths.spread
+        self._take(times, MendedCause("data_imbalance", (), -1, share, step, out, lengths.together, 0, replicas=lane, steps=at))
 
     def pauses(self) -> None:
         """Collections of garbage."""
@@ -181,66 +254,39 @@ class _Search:
             self._take(times, MendedCause("software_pause", (), -1, share, step, 1.0, float(paused.any(axis=(0, 1)).mean()), 0))
 
     def transfers(self) -> None:
-        """Transfers: of one worker if its alone give it back, else of all."""
-        kinds = tuple(k for k in self.whatif.graph.kinds if k not in COMPUTE and k not in (PAUSE, "optimizer"))
-        mask = _of_kinds(self.whatif, kinds)[:, None, None]
+        """Transfers: those of a link, or of what slow ones have in common, if these alone give it back; else all."""
+        mask = self._kinds(tuple(COMMUNICATION))
         times = self._ideal_where(mask)
         share, step = self._try(times)
         if share < WORTH:
             return
-        link = self._link()
-        if link is not None:
-            worker, ratio, agree = link
-            alone = self._ideal_where(mask & self.whatif.workers((worker,)))
-            only, then = self._try(alone)
-            if only >= 0.8 * share:
-                self._take(alone, MendedCause("link", (worker,), -1, only, then, ratio, agree, self.slow.size - 1))
-                return
-        self._take(times, MendedCause("fabric", (), -1, share, step, 1.0, 1.0, 0))
+        late = (self.whatif.step_times(self.times) - self.whatif.step_times(times)) >= WORTH * self.lost
+        agree = float(late.mean())
+        steps = tuple(np.flatnonzero(late).tolist()) if agree < STEPS else ()
+        of = Communicators(self.whatif.graph, self.meetings, self.times[:, :, late] if late.any() else self.times)
 
-    def _link(self) -> tuple[tuple[int, int], float, float] | None:
-        """The worker with the slowest point-to-point transfers, if they stand out: (lane, stage), ratio, agreement."""
-        graph = self.whatif.graph
-        sends = _of_kinds(self.whatif, POINT_TO_POINT)
-        if not sends.any() or self.slow.size < 3:
-            return None
-        stages = range(self.load.shape[0])
-        means = [self.times[m].mean(axis=0) for s in stages if (m := sends & (graph.stage == s)).any()]
-        each = np.stack(means).reshape(-1, self.times.shape[2])
-        worst = int(each.mean(axis=1).argmax())
-        rest = np.median(np.delete(each, worst, axis=0), axis=0)
-        ratio = np.divide(each[worst], rest, out=np.ones_like(rest), where=rest > 0)
-        if len(means) != len(stages) or float(np.median(ratio)) < FAR_LINK:
-            return None
-        lanes = self.load.shape[1]
-        return (worst % lanes, worst // lanes), float(np.median(ratio)), float((ratio >= FAR_LINK).mean())
+        def mended(some: Sequence[int]) -> FloatArray:
+            return self._ideal_where(mask & of.mask(some))
+
+        some, place = of.at_fault(lambda few: self._try(mended(few))[0] >= MOST * share)
+        if some:
+            times = mended(some)
+            share, step = self._try(times)
+            out, agree = float(of.middle[some].max()), agree * of.agreement(some)
+            kind: CauseKind = "fabric" if place.stages else "link"
+            cause = MendedCause(
+                kind, place.workers, -1, share, step, out, agree, len(of.all) - len(some), steps=steps, where=place
+            )
+        else:
+            fewer = next((k for k in FAMILIES if self._try(self._ideal_where(mask & self._kinds(k)))[0] >= MOST * share), ())
+            cause = MendedCause("fabric", (), -1, share, step, 1.0, agree, 0, kinds=fewer, steps=steps)
+        self._take(times, cause)
+
+    def _kinds(self, kinds: tuple[str, ...]) -> BoolArray:
+        return _of_kinds(self.whatif, kinds)[:, None, None]
 
 
 def _of_kinds(whatif: WhatIf, kinds: tuple[str, ...]) -> BoolArray:
     """Which operations are of *kinds*, shape (ops,)."""
     wanted = [k for k, name in enumerate(whatif.graph.kinds) if name in kinds]
     return np.asarray(np.isin(whatif.graph.kind, wanted))
-
-
-def _forward_and_backward(whatif: WhatIf, times: FloatArray) -> tuple[float, float]:
-    """Correlation of the forward and backward times of a micro-batch within a stage, and the spread of the forward ones.
-
-    Each is taken relative to its stage's mean, so that heavy stages do not count as long micro-batches.
-    """
-    place: Mapping[tuple[int, str, int], int] = {(o.stage, o.kind, o.index): i for i, o in enumerate(whatif.graph.ops)}
-    forward, backward = [], []
-    for s in range(int(whatif.graph.stage.max()) + 1):
-        micros = [m for (stage, kind, m) in place if stage == s and kind == COMPUTE[0] and (s, COMPUTE[1], m) in place]
-        pairs = [(place[s, COMPUTE[0], m], place[s, COMPUTE[1], m]) for m in micros]
-        if not pairs:
-            continue
-        one, two = times[[a for a, _ in pairs]], times[[b for _, b in pairs]]
-        if one.mean() > 0 and two.mean() > 0:
-            forward.append((one / one.mean()).reshape(-1))
-            backward.append((two / two.mean()).reshape(-1))
-    if not forward:
-        return 0.0, 0.0
-    f, b = np.concatenate(forward), np.concatenate(backward)
-    if f.size < 2 or f.std() == 0 or b.std() == 0:
-        return 0.0, float(f.std())
-    return float(np.corrcoef(f, b)[0, 1]), float(f.std())

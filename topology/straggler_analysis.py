@@ -19,9 +19,9 @@ from eroica.schemas.errors import InvalidInput, MissingDependency, extra_missing
 from eroica.schemas.ranks import RankArray, format_ranks
 from eroica.topology.clocks import align_clocks
 from eroica.topology.stepgraph import FloatArray, StepGraph
-from eroica.topology.timeline import SYNCHRONISED, Row, build_graph, meeting_transfer
+from eroica.topology.timeline import COMMUNICATION, Meeting, Row, build_graph, meeting_transfer
 from eroica.topology.timeline_ranks import Places, contradictions, places, without_stages
-from eroica.topology.timeline_stages import later_stages
+from eroica.topology.timeline_stages import later_stages, stages_by_chunks
 from eroica.topology.whatif import WhatIf
 
 __all__ = ["COLUMNS", "COMMUNICATION", "Timeline", "is_timeline", "read_timeline"]
@@ -34,19 +34,6 @@ ORDER = "check that every worker is in it, and that start_ts and seq_id follow t
 TIMED = ("start_ts", "duration")
 MAX_ROWS = 50_000_000
 """A table beyond this does not fit beside its graph."""
-COMMUNICATION = frozenset(
-    {
-        "forward-send",
-        "forward-recv",
-        "backward-send",
-        "backward-recv",
-        "layernorm-grads-all-reduce",
-        "embedding-grads-all-reduce",
-        "optimizer-clip-main-grad",
-        *SYNCHRONISED,
-    }
-)
-"""Kinds that the published analysis idealises to their median."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +52,8 @@ class Timeline:
     notes: tuple[str, ...] = ()
     ended_s: float = 0.0
     """The latest end as the file tells it."""
+    meetings: tuple[Meeting, ...] = ()
+    """Operations that end together."""
     contradict: bool = False
     """Whether the recorded times contradict each other, so that transfers and waits are uncertain."""
 
@@ -164,8 +153,8 @@ def _timeline(columns: dict[str, npt.NDArray[Any]]) -> Timeline:
         raise InvalidInput("an operation of the first worker has the sequence number of another")
     later = later_stages(rows)
     if later is not None:
-        who = without_stages(who, later.first, later.count, later.sure)
-    graph, meetings = build_graph(rows, lanes)
+        who = without_stages(who, later.first, later.count, later.sure, later.why)
+    graph, meetings = build_graph(rows, lanes, stages_by_chunks(rows))
     start, duration, complete = _spread(columns, rows, steps, lanes)
     if not complete.any():
         raise InvalidInput("no step has every operation of every worker", do="check that all workers were recorded")
@@ -180,7 +169,9 @@ def _timeline(columns: dict[str, npt.NDArray[Any]]) -> Timeline:
     clocks = align_clocks(graph, meetings, start[:, :, complete], duration)
     start, notes = clocks.start_s, [*who.notes, *contradictions(columns), *notes, *clocks.notes]
     transfer = meeting_transfer(meetings, start, duration)
-    return Timeline(graph, start, duration, transfer, steps[complete], who, tuple(notes), ended, clocks.contradict)
+    return Timeline(
+        graph, start, duration, transfer, steps[complete], who, tuple(notes), ended, tuple(meetings), clocks.contradict
+    )
 
 
 def _timed(columns: dict[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:

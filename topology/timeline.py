@@ -15,10 +15,23 @@ import numpy as np
 from eroica.schemas.errors import InvalidInput
 from eroica.topology.stepgraph import FloatArray, GraphBuilder, Op, StepGraph
 
-__all__ = ["SYNCHRONISED", "Meeting", "Row", "build_graph", "meeting_transfer"]
+__all__ = ["COMMUNICATION", "COMPUTE", "POINT_TO_POINT", "SYNCHRONISED", "Meeting", "Row", "build_graph", "meeting_transfer"]
 
 SYNCHRONISED = ("params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce")
 """Collectives over the data-parallel ranks of a stage."""
+COMMUNICATION = frozenset(
+    {
+        "forward-send",
+        "forward-recv",
+        "backward-send",
+        "backward-recv",
+        "layernorm-grads-all-reduce",
+        "embedding-grads-all-reduce",
+        "optimizer-clip-main-grad",
+        *SYNCHRONISED,
+    }
+)
+"""Kinds that the published analysis idealises to their median."""
 COMPUTE = ("forward-compute", "backward-compute")
 POINT_TO_POINT = ("forward-send", "forward-recv", "backward-send", "backward-recv")
 CLOCK_SLACK_S = 5e-5
@@ -62,19 +75,21 @@ def meeting_transfer(meetings: Sequence[Meeting], start: FloatArray, duration: F
     return out
 
 
-def build_graph(rows: Sequence[Row], lanes: int) -> tuple[StepGraph, list[Meeting]]:
+def build_graph(rows: Sequence[Row], lanes: int, stages: int = 0) -> tuple[StepGraph, list[Meeting]]:
     """The graph, its operations numbered as *rows*, and its meetings.
 
+    :param stages: how many the job has, if more than *rows* are of: transfers with the others then meet nobody.
     :raises InvalidInput: if the rows are not a pipeline step.
     """
-    return _Recorded(rows, lanes).build()
+    return _Recorded(rows, lanes, stages).build()
 
 
 class _Recorded:
-    def __init__(self, rows: Sequence[Row], lanes: int) -> None:
+    def __init__(self, rows: Sequence[Row], lanes: int, stages: int) -> None:
         self.rows = rows
         self.lanes = lanes
         self.stages = max(r.stage for r in rows) + 1
+        self.of_job = max(stages, self.stages)
         self.number = {(r.stage, r.kind, r.seq): i for i, r in enumerate(rows)}
         self.chunks = max(r.chunk for r in rows) + 1
         self.graph = GraphBuilder(lanes, {"dp": np.zeros(lanes, dtype=np.int64)})
@@ -174,13 +189,17 @@ class _Recorded:
 
     def _has_peer(self, direction: str, way: str, global_chunk: int) -> bool:
         step = 1 if (direction == "forward") == (way == "send") else -1
-        return 0 <= global_chunk + step < self.chunks * self.stages
+        return 0 <= global_chunk + step < self.chunks * self.of_job
 
     def _pair(self, transfers: dict[tuple[str, int], list[int]]) -> None:
         for direction, step in (("forward", 1), ("backward", -1)):
-            for stage in range(self.stages):
-                peer = (stage + step) % self.stages
-                sent, received = transfers[f"{direction}-send", stage], transfers[f"{direction}-recv", peer]
+            for stage in range(self.of_job):
+                peer = (stage + step) % self.of_job
+                sent, received = (transfers.get((f"{direction}-{w}", s), []) for w, s in (("send", stage), ("recv", peer)))
+                if max(stage, peer) >= self.stages:
+                    for op in (*sent, *received):
+                        self._meet([op])
+                    continue
                 if len(sent) != len(received):
                     raise InvalidInput(
                         f"stage {stage} sends {len(sent)} times {direction}, but stage {peer} receives {len(received)} times"

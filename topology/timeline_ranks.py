@@ -95,8 +95,8 @@ def places(lane: RankArray, stage: RankArray, rank: RankArray | None) -> Places:
     )
 
 
-def without_stages(who: Places, first: int, count: int, sure: bool) -> Places:
-    """*who*, where *count* stages from *first* on have no rows; *count* is the least unless *sure*."""
+def without_stages(who: Places, first: int, count: int, sure: bool, why: str) -> Places:
+    """*who*, where *count* stages from *first* on have no rows, as *why* says; *count* is the least unless *sure*."""
     stages = f"stage{'s' if count > 1 else ''} {format_ranks(range(first, first + count))}"
     missing: list[int] = []
     if who.form and count * who.form.lanes * who.form.width <= MAX_LANES:
@@ -110,10 +110,7 @@ def without_stages(who: Places, first: int, count: int, sure: bool) -> Places:
         )
     many = f"{'is' if count == 1 else 'are'} not in the timeline{'' if sure else ', perhaps more'}"
     ranks = f": {say_ranks(format_ranks(missing), 80)} were not seen" if missing else ""
-    note = (
-        f"{stages} {many}{ranks}; stage {first - 1} sends forward and receives backward, so it is not the last, and what "
-        "the others wait for may be what is missing"
-    )
+    note = f"{stages} {many}{ranks}; {why}, and what the others wait for may be what is missing"
     gone = tuple(sorted({*who.missing, *missing}))
     return replace(who, missing=gone, later=count, notes=(*who.notes, note))
 

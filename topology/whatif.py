@@ -76,6 +76,10 @@ class WhatIf:
         """Mean step time of these times."""
         return float(self.graph.evaluate(times).step_times().mean())
 
+    def step_times(self, times: FloatArray) -> FloatArray:
+        """Length of each step with these times, shape (steps,)."""
+        return self.graph.evaluate(times).step_times()
+
     def step_with_only(self, mask: BoolArray) -> float:
         """Mean step time if all were ideal but where *mask* (broadcast to the shape of the times) holds."""
         return self.mean_step(np.where(mask, self.times, self.ideal))

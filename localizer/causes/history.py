@@ -36,10 +36,19 @@ DOUBT = 0.35
 """Lengths alone do not tell a slower job from one that was given more to do."""
 
 
-def grown_note(measures: Measures) -> list[str]:
-    """That iterations became longer, where nothing is found that would have made them so."""
+def growth_notes(measures: Measures, findings: list[Finding]) -> list[str]:
+    """That iterations became longer, where nothing is found that made them so; where nobody knows what did, whether a slower
+    network could have.
+    """
     told = iterations(measures.frame)
-    if told is None or measures.grown_us <= 0:
+    if told is None or measures.past is not None or measures.grown_us <= 0:
+        return []
+    if any(f.cls == "unknown" for f in findings):
+        transfers = transferred_us(measures)
+        if min(exposed_us(measures), transfers) < measures.grown_us:
+            return ["a slower network alone does not explain it: too little is transferred between hosts"]
+        return [f"a slower network could explain it, or more work on all ranks: transfers take {ms(transfers)} ms of a step"]
+    if findings:
         return []
     return [f"iterations take {say_share(told[0] / told[1] - 1)} longer than before ({ms(told[1])} ms)"]
 

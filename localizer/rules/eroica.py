@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from eroica.localizer.causes.experts import join_exchanges
-from eroica.localizer.causes.history import grown_note, with_growth
+from eroica.localizer.causes.history import growth_notes, with_growth
 from eroica.localizer.causes.impact import last_stage, recovered_by, slowest_rows
 from eroica.localizer.causes.links import find_links
 from eroica.localizer.causes.measures import Measures, ms
@@ -108,7 +108,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     notes += [*stage_notes, *exchange_notes]
     # A single step may have been cut differently on each rank.
     one_run = _one_clockwork(measures, UNEQUAL_STEPS if findings else UNEQUAL_RUNS) == 1 or (steps.size == 1 and not findings)
-    notes += [] if findings or past is not None else grown_note(measures)
+    notes += growth_notes(measures, findings)
     if not one_run:
         notes.append(SEVERAL_RUNS)
     own = measures.own

@@ -60,6 +60,17 @@ def test_the_growth_is_made_up_for(job: str, fault: str, cls: str, what: str) ->
     assert items and all(item.explanation is not None and item.explanation.agrees(item.evidence) for item in items)
 
 
+def test_where_nobody_knows_it_is_said_that_the_network_could_have_done_it() -> None:
+    text = (
+        "job: {world: 16, framework: fsdp}\nfaults: [{fault: ecmp_collision, dose: 1.3}]\nseed: 5\ncluster: {gpus_per_host: 8}\n"
+        "history: {before: 20, after: 120}\nprofile: {steps: 3}\n"
+    )
+    chunks, _ = simulated(text)
+    judgement = judge_eroica(build_frame(chunks), LocalizeSettings())
+    assert {f.cls for f in judgement.findings} == {"unknown"}
+    assert any(note.startswith("a slower network could explain it") for note in judgement.notes)
+
+
 def test_what_is_heavier_than_the_others_explains_no_growth_of_another_size() -> None:
     """The stage was as heavy before: iterations of the same job without a fault are no longer than they were."""
     text = f"job: {HEAVY_END}\nseed: 5\ncluster: {{gpus_per_host: 8}}\nhistory: {{before: 20}}\nprofile: {{steps: 3}}\n"

@@ -86,5 +86,7 @@ def test_its_evidence_is_made_again_and_what_it_costs_is_said(slow: dict[int, fl
     items = list(explain_verdict(Judged(frame, None, judgement, advice, settings, verdict)))
     assert len(items) == 3
     assert all(item.explanation is not None and item.explanation.agrees(item.evidence) for item in items)
+    explained = [note for note in judgement.notes if note.startswith("a slower network alone does not explain it")]
+    assert len(explained) == (cls == "unknown")
     assert verdict.waiters.ranks == ""
     assert verdict.impact.slowdown == pytest.approx(ratio, rel=0.01)

@@ -70,6 +70,7 @@ STAGE = _truth("pipeline_stage", suspects={"ranks": "4-7", "stages": [1]})
 STAGE_HOST = _truth("host", suspects={"ranks": "4-7", "hosts": ["b"], "stages": [1]}, alternatives=["pipeline_stage"])
 ALONE = _truth("worker", suspects={"ranks": "1", "hosts": ["b"]}, alternatives=["host"])
 FABRIC = _truth("fabric")
+FABRIC_OF_TWO = _truth("fabric", suspects={"hosts": ["a", "b"]}, alternatives=["link"])
 HEALTHY: dict[str, Any] = {"causes": [], "waiters": ""}
 LOPSIDED: dict[str, Any] = {**HEALTHY, "imbalances": ["pipeline_stage"]}
 
@@ -100,6 +101,9 @@ LOPSIDED: dict[str, Any] = {**HEALTHY, "imbalances": ["pipeline_stage"]}
         (_verdict("host", hosts=["a"]), ALONE, False, True, False),
         (_verdict("fabric"), FABRIC, True, False, False),
         (_verdict("link", ranks="1"), FABRIC, False, True, False),
+        (_verdict("fabric"), FABRIC_OF_TWO, True, False, False),
+        (_verdict("link", hosts=["a", "b"], links=["a|b"]), FABRIC_OF_TWO, True, True, False),
+        (_verdict("link", hosts=["a", "c"], links=["a|c"]), FABRIC_OF_TWO, False, True, False),
         (_verdict("pipeline_stage", stages=[3]), LOPSIDED, True, False, False),
         (_verdict("worker", ranks="3"), LOPSIDED, False, True, False),
         (_verdict("data_imbalance"), LOPSIDED, False, False, False),

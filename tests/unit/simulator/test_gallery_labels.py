@@ -13,6 +13,9 @@ from eroica.offline.recording import read_manifest
 from eroica.offline.replay import replay
 from eroica.offline.score import score
 from eroica.schemas.settings import load_settings
+from eroica.simulator.simulation import Simulation
+from eroica.simulator.source import parse_scenario
+from eroica.simulator.truth import labels as labels_of
 
 pytestmark = pytest.mark.unit
 
@@ -33,3 +36,11 @@ def test_the_verdict_is_what_the_labels_say(name: str, tmp_path: Path, capsys: p
     # What was profiled before the fault set in accuses nobody.
     assert {verdict.status for verdict in verdicts.values()} <= {"no_fault_found"}
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(("hosts", "others"), [("0-1", ["link"]), ("0-2", [])])
+def test_a_fabric_that_is_slow_between_two_hosts_is_their_link(hosts: str, others: list[str]) -> None:
+    fault = f"{{fault: ecmp_collision, at: {{hosts: '{hosts}'}}}}"
+    text = f"job: {{world: 16, framework: fsdp}}\ncluster: {{gpus_per_host: 4}}\nfaults: [{fault}]\n"
+    [cause] = labels_of(Simulation(parse_scenario(text)), "req")["causes"]
+    assert (cause["class"], cause["alternatives"]) == ("fabric", others)

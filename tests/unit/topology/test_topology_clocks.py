@@ -120,7 +120,7 @@ def test_a_replica_that_is_missing_is_said(tmp_path: Path, gone: int, ranks: str
 def test_the_wait_for_a_replica_that_nobody_saw_is_not_laid_on_the_fabric(tmp_path: Path) -> None:
     job = Job(dp=4, pp=2, cost=lambda d, _s, _k, _m: 3.0 if d == 0 else 1.0)
     whole = judge(tmp_path, job.rows())
-    assert whole.causes[0].class_ == "worker"
+    assert whole.causes[0].class_ == "data_imbalance"
     verdict = judge(tmp_path, [r for r in job.rows() if r["dp_rank"]])
     assert (verdict.status, verdict.causes) == ("no_fault_found", [])
     assert notes(verdict, "may be those that are not in the timeline")

@@ -162,21 +162,6 @@ def test_garbage_collection_in_other_steps_on_other_workers_is_a_pause(tmp_path:
     assert [c.class_ for c in judge(tmp_path, job).causes] == ["software_pause"]
 
 
-def test_slow_transfers_are_no_slow_compute(tmp_path: Path) -> None:
-    job = Job(dp=4, pp=4, micro=8, transfer=0.02, link=lambda d, s: 60.0 if (d, s) == (1, 1) else 1.0)
-    verdict = judge(tmp_path, job)
-    assert verdict.causes
-    assert verdict.causes[0].class_ in ("link", "fabric")
-    assert verdict.causes[0].confidence <= 0.7
-    if verdict.causes[0].class_ == "link":
-        assert verdict.causes[0].suspects.ranks == str(1 * 4 + 1)
-
-
-def test_a_worker_that_is_slow_in_one_step_only_is_not_accused(tmp_path: Path) -> None:
-    job = Job(dp=4, pp=1, steps=10, cost=lambda d, _s, k, _m: 6.0 if (d, k) == (1, 4) else 1.0)
-    assert "worker" not in [c.class_ for c in judge(tmp_path, job).causes]
-
-
 def test_a_first_step_that_was_cut_does_not_decide_what_a_step_is(tmp_path: Path) -> None:
     rows = Job(dp=3, pp=2, steps=4, cost=slow_at(0, 0, 2.0)).rows()
     rows = [r for r in rows if not (r["step"] == 0 and r["seq_id"] == 0 and r["optype"] == "forward-compute")]

@@ -9,6 +9,7 @@ import pytest
 from timeline_kit import Job, Rows, recorded
 
 from eroica.offline.timelines import diagnose_timeline
+from eroica.schemas.errors import InvalidInput
 from eroica.schemas.settings import load_settings
 from eroica.schemas.verdicts import Verdict
 from eroica.topology.straggler_analysis import DERIVED
@@ -83,6 +84,31 @@ def test_other_schedules_lack_nothing(tmp_path: Path, schedule: str, chunks: int
     assert told(judge(tmp_path, rows)) == (8, 8, "")
 
 
+@pytest.mark.parametrize("held", [1, 2, 3])
+@pytest.mark.parametrize(("schedule", "chunks"), [("looped-bfs", 3), ("interleaved-1f1b", 2)])
+def test_places_of_chunks_tell_how_many_stages_are_missing(tmp_path: Path, schedule: str, chunks: int, held: int) -> None:
+    rows, _ = recorded(4, 2, chunks, 8, schedule, (0, 3, 3.0))
+    verdict = judge(tmp_path, [r for r in rows if r["stage"] < held])
+    assert (verdict.status, verdict.causes) == ("insufficient_data", [])
+    assert told(verdict) == (8, 2 * held, f"{2 * held}-7")
+    assert len(notes_of(verdict, "the chunks of a stage lie 4 apart in the model")) == 1
+    assert not notes_of(verdict, "perhaps more")
+
+
+def test_a_slow_worker_of_several_chunks_is_named_though_the_last_stage_is_missing(tmp_path: Path) -> None:
+    rows, _ = recorded(4, 4, 2, 8, "interleaved-1f1b", (1, 2, 4.0))
+    verdict = judge(tmp_path, [r for r in rows if r["stage"] < 3])
+    assert [(c.class_, c.suspects.ranks) for c in verdict.causes if c.class_ == "worker"] == [("worker", "9")]
+    assert told(verdict) == (16, 12, "12-15")
+
+
+def test_chunks_in_a_v_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    rows, _ = recorded(4, 2, 2, 8, "interleaved-1f1b", (0, 0, 1.0))
+    folded = [{**r, "gmc": 7 - r["stage"]} if r["gmc"] >= 4 else r for r in rows]
+    with pytest.raises(InvalidInput, match="in the opposite order"):
+        judge(tmp_path, folded)
+
+
 def test_a_recorder_that_lists_transfers_without_a_peer_says_nothing_of_stages(tmp_path: Path) -> None:
     rows = Job(dp=2, pp=2, micro=4).rows()
     listed: list[dict[str, Any]] = []
@@ -121,7 +147,7 @@ def test_transfers_of_one_replica_are_accused_only_where_it_is_all_of_the_job(tm
     def slow_in_some_steps(tp: int) -> Rows:
         rows: Rows = []
         for step, by in enumerate((1.0, 1.0, 150.0)):
-            job = Job(dp=1, pp=4, tp=tp, micro=8, steps=1, link=lambda _d, _s, by=by: by)  # type: ignore[misc]
+            job = Job(dp=1, pp=4, tp=tp, micro=8, steps=1, link=lambda _d, _s, _to, _k, by=by: by)  # type: ignore[misc]
             rows += [{**r, "step": step, "start_ts": r["start_ts"] + 1000.0 * step} for r in job.rows()]
         return rows
 

@@ -30,8 +30,12 @@ class Job:
     forward: float = 1.0
     transfer: float = 0.01
     cost: Cost = field(default=lambda _d, _s, _k, _m: 1.0)
-    link: Callable[[int, int], float] = field(default=lambda _d, _s: 1.0)
-    """(replica, stage) → factor on what it sends."""
+    link: Callable[[int, int, int, int], float] = field(default=lambda _d, _s, _to, _k: 1.0)
+    """(replica, stage, stage that receives, step) → factor on what it sends."""
+    ring: Callable[[int, int], float] = field(default=lambda _s, _k: 1.0)
+    """(stage, step) → factor on the collectives of its replicas."""
+    optimizer: Callable[[int, int, int], float] = field(default=lambda _d, _s, _k: 1.0)
+    """(replica, stage, step) → factor on its optimizer."""
     pause: Callable[[int, int, int], float] = field(default=lambda _d, _s, _k: 0.0)
     """(replica, stage, step) → seconds of garbage collection."""
 
@@ -42,9 +46,10 @@ class Job:
             ends = [self._replica(out, d, step) for d in range(self.dp)]
             for s in range(self.pp):
                 latest = max(end[s] for end in ends)
+                reduced = latest + 0.05 * self.ring(s, step)
                 for d in range(self.dp):
-                    self._put(out, d, s, step, "grads-reduce-scatter", ends[d][s], latest + 0.05, 0)
-                    self._put(out, d, s, step, "optimizer", latest + 0.05, latest + 0.1, 0)
+                    self._put(out, d, s, step, "grads-reduce-scatter", ends[d][s], reduced, 0)
+                    self._put(out, d, s, step, "optimizer", reduced, reduced + 0.05 * self.optimizer(d, s, step), 0)
         return out
 
     def _order(self, s: int) -> list[tuple[str, int]]:
@@ -73,7 +78,7 @@ class Job:
                     if 0 <= before < self.pp:
                         if (kind, before, m) not in done:
                             break
-                        arrives = done[kind, before, m][1] + self.transfer * self.link(d, before)
+                        arrives = done[kind, before, m][1] + self.transfer * self.link(d, before, s, step)
                         name = "forward" if kind == "F" else "backward"
                         start = max(posted[kind, s], begin)
                         self._number(out, counts, d, s, step, f"{name}-recv", min(start, arrives), arrives)
@@ -86,7 +91,7 @@ class Job:
                     posted[kind, s] = free[s]
                     after = s + 1 if kind == "F" else s - 1
                     if 0 <= after < self.pp:
-                        sent = free[s] + self.transfer * self.link(d, s)
+                        sent = free[s] + self.transfer * self.link(d, s, after, step)
                         self._number(out, counts, d, s, step, f"{name}-send", free[s], sent)
                     place[s] += 1
                     moved = True
