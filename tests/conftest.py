@@ -203,7 +203,7 @@ def own_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtu
 def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that answers late, on a machine that does much else, is not taken for one that is silent."""
     if request.node.get_closest_marker("unit") is None:
-        monkeypatch.setenv("EROICA_KAFKA__CONNECT_TIMEOUT_MS", "100000")
+        monkeypatch.setenv("EROICA_KAFKA__CONNECT_TIMEOUT_MS", "30000")
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def verdicts_on(settings: KafkaSettings) -> list[Verdict]:
 
 @pytest.fixture
 def services(kafka3: KafkaCluster, prefix: str, tmp_path: Path) -> Iterator[tuple[KafkaSettings, Services]]:
-    settings = KafkaSettings(bootstrap=kafka3.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
+    settings = KafkaSettings(bootstrap=kafka3.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     running = Services(settings, tmp_path)
     yield settings, running
@@ -202,7 +202,7 @@ def test_a_broker_that_crashes_and_one_that_comes_back_empty_are_waited_for(
     outputs = emitted(tmp_path)
     expected = comparable(calm_verdict(outputs))
     cluster = KafkaCluster(1, port=port, data=data).start()
-    settings = KafkaSettings(bootstrap=cluster.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
+    settings = KafkaSettings(bootstrap=cluster.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     try:
         ensure_topics(settings)
         running = Services(settings, tmp_path)

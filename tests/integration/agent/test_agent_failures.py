@@ -34,7 +34,7 @@ def own_broker(tansu: EmbeddedBroker) -> Iterator[EmbeddedBroker]:
 def test_training_does_not_notice_what_happens_to_agent_and_broker(
     own_broker: EmbeddedBroker, jobs: JobServer, tmp_path: Path, prefix: str, running: Running
 ) -> None:
-    settings = KafkaSettings(bootstrap=own_broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
+    settings = KafkaSettings(bootstrap=own_broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     topics = Topics(settings)
     running.append(topics)
@@ -87,7 +87,7 @@ def test_training_does_not_notice_what_happens_to_agent_and_broker(
 def test_the_messages_of_an_agent_that_was_killed_come_from_its_successor(
     own_broker: EmbeddedBroker, jobs: JobServer, tmp_path: Path, prefix: str, running: Running
 ) -> None:
-    settings = KafkaSettings(bootstrap=own_broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
+    settings = KafkaSettings(bootstrap=own_broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     os.kill(own_broker.pid, signal.SIGSTOP)
     agent = RunningAgent(tmp_path / "run", settings)

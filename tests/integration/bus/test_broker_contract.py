@@ -40,7 +40,7 @@ NOW_MS = time.time_ns() // 1_000_000
 def settings(broker: EmbeddedBroker | KafkaCluster, prefix: str) -> KafkaSettings:
     # The embedded broker spends half of the session's timeout on each join.
     extra = {"session.timeout.ms": "3000"} if isinstance(broker, EmbeddedBroker) else {}
-    made = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix, extra=extra)
+    made = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix, extra=extra)
     ensure_topics(made)
     return made
 
@@ -103,7 +103,7 @@ def test_messages_come_back_whole_and_in_order_within_a_key(settings: KafkaSetti
 def test_topics_that_were_just_made_are_read_to_their_end(broker: EmbeddedBroker | KafkaCluster, prefix: str) -> None:
     """Their leaders answer a moment later than the metadata says."""
     for number in range(3):
-        fresh = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=100_000, prefix=f"{prefix}{number}.")
+        fresh = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=f"{prefix}{number}.")
         ensure_topics(fresh)
         assert read_all(fresh, "groups") == read_all(fresh, "verdicts") == []
 
@@ -121,7 +121,7 @@ def test_a_broker_that_does_not_know_the_setting_for_clocks_gets_its_topics_too(
     broker: EmbeddedBroker | KafkaCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eroica.bus.admin.CLOCKS", {"message.timestamp.of.tomorrow": "1"})
-    settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
+    settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     assert len(ensure_topics(settings)) == 2 * len(TOPICS)
     assert ensure_topics(settings) == []
 
@@ -316,7 +316,7 @@ def test_the_largest_message_goes_through_and_a_larger_one_is_refused_at_once(se
 
 
 def test_a_missing_topic_is_named_with_its_remedy(broker: EmbeddedBroker | KafkaCluster, prefix: str) -> None:
-    settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
+    settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     with pytest.raises(BrokerError, match=rf"{prefix}verdicts: the topic does not exist.*eroica topics ensure"):
         next(read_partitions(settings, "verdicts"))
     with pytest.raises(BrokerError, match="eroica topics ensure"):
@@ -326,7 +326,7 @@ def test_a_missing_topic_is_named_with_its_remedy(broker: EmbeddedBroker | Kafka
 
 
 def test_check_names_the_brokers(broker: EmbeddedBroker | KafkaCluster) -> None:
-    assert check_broker(KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=100_000)).brokers == (broker.bootstrap,)
+    assert check_broker(KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000)).brokers == (broker.bootstrap,)
 
 
 def test_a_producer_that_came_over_a_fork_makes_its_own_client(settings: KafkaSettings) -> None:

@@ -52,7 +52,7 @@ def faust_client(settings: KafkaSettings, topic: str) -> None:
 
 @pytest.fixture
 def settings(tansu: EmbeddedBroker, prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
+    return KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
 
 
 def created_by_the_broker(settings: KafkaSettings, topic: str) -> None:

@@ -140,7 +140,7 @@ def image_environment(kafka: KafkaCluster, prefix: str, tmp_path: Path) -> dict[
         "PYTHONPATH": str(tmp_path),
         "EROICA_KAFKA__PREFIX": prefix,
         "EROICA_KAFKA__BOOTSTRAP": kafka.bootstrap,
-        "EROICA_KAFKA__CONNECT_TIMEOUT_MS": "100000",
+        "EROICA_KAFKA__CONNECT_TIMEOUT_MS": "30000",
     }
 
 
@@ -166,7 +166,7 @@ def test_the_command_of_every_service_works_on_apache_kafka(
         command(services["topics"], kafka), env=image_environment, capture_output=True, timeout=300, check=False
     )
     assert topics.returncode == 0, topics.stderr.decode()
-    settings = KafkaSettings(bootstrap=kafka.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
+    settings = KafkaSettings(bootstrap=kafka.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     assert len(list_topics(settings)) == 2 * len(TOPICS)
 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})

@@ -50,7 +50,7 @@ class Bench:
     """A prefix of its own, its topics, a producer, and localizers as processes."""
 
     def __init__(self, broker: Broker, prefix: str, folder: Path, **extra: str) -> None:
-        self.settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix)
+        self.settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
         # A dead member is noticed after the session timeout, and the embedded broker spends half of it on each join.
         self.extra = {"session.timeout.ms": "3000", **extra}
         self.folder = folder

@@ -99,10 +99,10 @@ class Bench:
         The embedded broker spends half of it on each join.
         """
         self.settings = KafkaSettings(
-            bootstrap=broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix, extra={"session.timeout.ms": str(session_ms)}
+            bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix, extra={"session.timeout.ms": str(session_ms)}
         )
         ensure_topics(self.settings)
-        self.producer = BusProducer(KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=100_000, prefix=prefix), "test")
+        self.producer = BusProducer(KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix), "test")
         self.services: list[Service] = []
         self.start_us = time.time_ns() // 1_000 - 120 * SECOND
 

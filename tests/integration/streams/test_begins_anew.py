@@ -79,7 +79,7 @@ def gate(kafka: KafkaCluster) -> Iterator[Gate]:
 def test_a_worker_without_its_broker_begins_anew_until_it_is_there(
     kafka: KafkaCluster, gate: Gate, prefix: str, tmp_path: Path
 ) -> None:
-    ensure_topics(KafkaSettings(bootstrap=kafka.bootstrap, connect_timeout_ms=100_000, prefix=prefix))
+    ensure_topics(KafkaSettings(bootstrap=kafka.bootstrap, connect_timeout_ms=30_000, prefix=prefix))
     log = tmp_path / "group.log"
     environment = os.environ | {
         "EROICA_KAFKA__BOOTSTRAP": gate.address,

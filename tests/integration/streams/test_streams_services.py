@@ -131,7 +131,7 @@ def test_records_of_jobs_whose_clocks_are_far_off_are_dated_by_the_services(calm
 
 
 def test_missing_topics_are_one_clear_error(kafka: Broker, prefix: str) -> None:
-    service = Service(KafkaSettings(bootstrap=kafka.bootstrap, connect_timeout_ms=100_000, prefix=prefix), "detect")
+    service = Service(KafkaSettings(bootstrap=kafka.bootstrap, connect_timeout_ms=30_000, prefix=prefix), "detect")
     assert service.process.wait(100) != 0
     service._reader.join(100)
     assert "eroica topics ensure" in "".join(service.lines)
