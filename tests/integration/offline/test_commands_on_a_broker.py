@@ -149,6 +149,8 @@ def test_the_doctor_sees_which_services_run(broker: Any, prefix: str, capsys: py
         join(settings, "detect", "iterations", members)
         join(settings, "group", "summaries", members)
         assert services()["level"] == "ok"
+        put(settings, "partials", ("j", b"{}"))
+        assert "; detect last spoke " in services()["found"]
     assert services() == nobody
 
 
