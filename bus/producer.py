@@ -108,16 +108,19 @@ class BusProducer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
         on_delivery: OnDelivery | None = None,
+        checked: bool = False,
     ) -> bool:
         """Queue one message for *topic* (short name).
 
         :param value: ``None`` writes a tombstone.
         :param timestamp_ms: date of the record, for publishing what was recorded. Else leave it out: the client's clock
             at sending is what the broker's retention should go by; event time belongs into the message.
+        :param checked: :func:`check_size` has been asked of this message already.
         :returns: False, and counts ``refused``, when the queue is full or the client can't take it now: try later or drop it.
         :raises MessageTooLarge: when the value is over the topic's limit, since no later try can succeed.
         """
-        check_size(topic, key, value, headers)
+        if not checked:
+            check_size(topic, key, value, headers)
         options: dict[str, Any] = {}
         if timestamp_ms is not None:
             options["timestamp"] = timestamp_ms

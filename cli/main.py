@@ -123,9 +123,7 @@ def load(name: str) -> Any:
     """The command called *name*, from its module."""
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     import_module(f"eroica.cli.{COMMANDS[name][0]}").register(single)
-    group = typer.Typer(add_completion=False, rich_markup_mode=None)
-    group.add_typer(single)
-    loaded: Any = typer.main.get_group(group)
+    loaded: Any = typer.main.get_group(single)
     return loaded.commands[name]
 
 

@@ -108,12 +108,17 @@ def silence(announced: Iterable[JobAnnouncement], view: JobView, *, now_us: int,
     named = ", ".join(sorted(old)[:MAX_HOSTS]) + (", …" if len(old) > MAX_HOSTS else "")
     return (
         f"{len(old)} of {say_count(len(view.hosts.names), 'host')} ({named}) last announced the job "
-        f"{_say_age(min(old.values()))} ago or more, and should every {interval_ms / 1_000:g} s: if its processes were killed, "
+        f"{say_age(min(old.values()))} ago or more, and should every {interval_ms / 1_000:g} s: if its processes were killed, "
         f"or no agent runs there, nobody will answer. Look there with: eroica doctor"
     )
 
 
-def _say_age(age_us: int) -> str:
+def say_age(age_us: int) -> str:
+    """How long ago, in one unit.
+
+    >>> say_age(74_300_000), say_age(600_000_000), say_age(9_000_000_000)
+    ('74 s', '10 min', '2 h')
+    """
     seconds = age_us // 1_000_000
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7_200 else f"{seconds // 3_600} h"
 

@@ -14,6 +14,7 @@ from eroica.offline.align import EPOCH_US, align_steps, missing_note, pair_notes
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.recording import MANIFEST, read_manifest
+from eroica.offline.stages import pipeline_groups
 from eroica.offline.timelines import diagnose_timeline, timeline_in
 from eroica.producers.trace.filenames import folder_of_place, step_of_place
 from eroica.producers.trace.folder import Found, name_ranks, one_run, unknown_rank
@@ -241,8 +242,9 @@ def _view(
     """The job's shape. Where the traces' own groups contradict each other, ranks are compared without them; where they
     contradict the user, that is an error.
     """
+    told, said = (groups, []) if given is not None else pipeline_groups(summaries, groups)
     try:
-        return view_of(summaries, groups, given), []
+        return view_of(summaries, told, given), said
     except TopologyError as error:
         if given is not None:
             raise

@@ -10,12 +10,12 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from eroica.bus import check_broker, ensure_topics, groups_with_members
+from eroica.bus import check_broker, ensure_topics
 from eroica.localizer.playbook import load_playbook
+from eroica.offline.check import Check
+from eroica.offline.running import services
 from eroica.producers.agent.amd import AmdSource
 from eroica.producers.agent.exporters import DCGM, ExporterSource
 from eroica.producers.agent.nics import NicSource
@@ -27,29 +27,14 @@ from eroica.schemas.errors import EroicaError, extra_missing, install_extra
 from eroica.schemas.settings import EroicaSettings
 from eroica.schemas.wording import say_count
 
-Level = Literal["ok", "hint", "bad"]
-"""``hint``: works, or is not needed everywhere; ``bad``: something will not work."""
-
 MIN_SHM_BYTES = 1 << 30
 """A trace of one GPU rank can take 100 MB and more; eight of them wait to be read at once."""
 MIN_DATAGRAM_QUEUE = 64
 """Events that may wait for an agent that is busy; some kernels allow only ten."""
 MIN_FILES = 1_024
-SERVICES = ("detect", "group", "localize")
-"""Those of the pipeline; each is a consumer group of its name."""
 _CAP_SYS_PTRACE = 19
 _TIME_ERROR = 5
 _PROC = Path("/proc/sys")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the doctor."""
-
-    name: str
-    level: Level
-    found: str
-    do: str = ""
 
 
 def examine(settings: EroicaSettings) -> Iterator[Check]:
@@ -133,21 +118,6 @@ def broker_and_topics(settings: EroicaSettings) -> Iterator[Check]:
     else:
         yield Check("topics", "ok", f"all there under {settings.kafka.prefix}")
     yield services(settings)
-
-
-def services(settings: EroicaSettings) -> Check:
-    """Do the services run, on whatever machine?"""
-    name = "services"
-    try:
-        found = groups_with_members(settings.kafka, SERVICES)
-    except EroicaError as error:
-        return Check(name, "hint", f"cannot tell, {error.where}: {error.what}", error.do)
-    missing = [service for service in SERVICES if service not in found]
-    if missing:
-        also = f"; {', '.join(s for s in SERVICES if s in found)} {'runs' if len(found) == 1 else 'run'}" if found else ""
-        advice = f"verdicts need them all; start: {', '.join(f'eroica {service}' for service in missing)}"
-        return Check(name, "hint", f"the broker sees no {' and no '.join(missing)} under {settings.kafka.prefix}{also}", advice)
-    return Check(name, "ok", f"{', '.join(SERVICES)} run, as the broker sees them")
 
 
 def stack_dumps(ptrace_scope: str | None, capabilities: int, py_spy: str | None) -> Check:

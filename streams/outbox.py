@@ -37,8 +37,10 @@ EXIT_CODE = BrokerError.exit_code
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """An encoded output, ready to be sent. Its record is dated at sending: event times of hosts whose clocks are far off would
-    have it deleted by the topic's retention before anybody has read it, or refused.
+    """An encoded output of a size that can be sent.
+
+    Its record is dated at sending: event times of hosts whose clocks are far off would have it deleted by the topic's retention
+    before anybody has read it, or refused.
     """
 
     topic: str
@@ -110,7 +112,9 @@ class Outbox:
         self._refusals.say(message.where, error)
         short = message.topic.removeprefix(self._settings.prefix)
         letter = dead_letter(message, error, stage=self._stage, limit_bytes=message_limit_bytes(short))
-        return Letter(letter.topic.removeprefix(self._settings.prefix), letter.key, letter.value, letter.headers)
+        topic = letter.topic.removeprefix(self._settings.prefix)
+        check_size(topic, letter.key, letter.value, letter.headers)
+        return Letter(topic, letter.key, letter.value, letter.headers)
 
     def read(self) -> None:
         """A message was understood; keeps the share of newer ones honest."""
@@ -166,6 +170,7 @@ class Outbox:
             headers=letter.headers,
             partition=letter.partition,
             on_delivery=on_delivery,
+            checked=True,
         )
 
     def _letter(self, output: Output, partition: int | None) -> Letter:

@@ -18,6 +18,7 @@ from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.causes.slow import FUNCTION_SHARE, agreement, find_slow, slow_rows
 from eroica.localizer.causes.spread import UNPROVEN, WARM_UP, find_common_pauses, find_spread
 from eroica.localizer.causes.stages import find_stages
+from eroica.localizer.causes.untold import DOUBT, WHY, untold_stages
 from eroica.localizer.causes.whole import find_unknown, find_whole
 from eroica.localizer.clocks import read_clocks
 from eroica.localizer.frame import Frame, Ints
@@ -101,7 +102,7 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
         found += [f for f in find_whole(measures) if f.cls == "whole_job" and f.gain_us >= sum(g.gain_us for g in found)]
     else:
         found = common or find_whole(measures) or find_unknown(measures)
-    found = with_growth(measures, found)
+    found = _as_doubtful(frame, with_growth(measures, found))
     aside = [f for f in aside if f.functions not in [g.functions for g in found]]
     findings = _ranked(measures, found, slow)
     notes += [f"all ranks alike also spend {ms(f.gain_us)} ms of a mean step in {f.functions[0]}" for f in aside]
@@ -187,6 +188,14 @@ def _confidence(measures: Measures, finding: Finding, explains: float, slow: Int
     steps = FEW_STEPS.get(measures.own.steps.size, 1.0)
     raw = 0.35 * min(1.0, explains / 0.8) + 0.25 * agree + 0.2 * distance + 0.1 * role + 0.1 * size
     return round(float(min(1.0, raw) * (1.0 - finding.doubt) * frame.coverage * steps * _one_clockwork(measures)), 3)
+
+
+def _as_doubtful(frame: Frame, found: list[Finding]) -> list[Finding]:
+    """Workers and hosts with a doubt where they may be stages that nobody told of."""
+    placed = [f for f in found if f.cls in ("worker", "host") and not f.stages]
+    if not placed or not untold_stages(frame):
+        return found
+    return [replace(f, doubt=max(f.doubt, DOUBT), instead=f.instead or WHY) if f in placed else f for f in found]
 
 
 def _one_clockwork(measures: Measures, ratio: float = UNEQUAL_STEPS) -> float:

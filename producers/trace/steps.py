@@ -24,6 +24,8 @@ from eroica.producers.trace.rhythm import find_rhythm
 
 MIN_ANNOTATED = 2
 """Annotations that must look like steps to count as such."""
+ROUNDING_US = 0.5
+"""Times since the epoch, µs as 64-bit floats, are told to a quarter of a µs: by so much a step may seem to begin before the last ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def _annotated_steps(trace: Trace) -> tuple[Ints, Floats, Floats] | None:
         if mine.size < MIN_ANNOTATED or not (np.diff(number) == 1).all():
             continue
         start, end = trace.ts_us[mine], trace.end_us[mine]
-        if (start[1:] >= end[:-1]).all():
+        if (start[1:] >= end[:-1] - ROUNDING_US).all():
             return number, start, np.append(start[1:], end[-1])
     return None
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from eroica.offline import doctor
+from eroica.offline.check import Check
 from eroica.offline.doctor import (
-    Check,
     agent_socket,
     clock,
     datagram_queue,
@@ -23,6 +23,7 @@ from eroica.offline.doctor import (
     shared_memory,
     stack_dumps,
 )
+from eroica.offline.running import SERVICES, say_services
 from eroica.schemas.settings import load_settings
 
 pytestmark = pytest.mark.unit
@@ -109,3 +110,25 @@ def test_the_trace_scanner_is_told(monkeypatch: pytest.MonkeyPatch, compiled: bo
     check = doctor.trace_scanner()
     assert check.level == level
     assert compiled or "compiler" in check.do
+
+
+ALL = frozenset(SERVICES)
+
+
+@pytest.mark.parametrize(
+    ("found", "silent_s", "level", "says"),
+    [
+        (frozenset(), None, "hint", "the broker sees no detect and no group and no localize under p."),
+        (frozenset({"group"}), None, "hint", "no detect and no localize under p.; group runs"),
+        (ALL, None, "ok", "detect, group, localize run, as the broker sees them"),
+        (ALL, 1.2, "ok", "; detect last spoke 1 s ago"),
+        (ALL, -3.0, "ok", "; detect last spoke 0 s ago"),
+        (ALL, 74.0, "hint", "; detect last spoke 74 s ago"),
+        (ALL, 290.0, "hint", "; detect last spoke 4 min ago"),
+    ],
+)
+def test_what_is_said_of_the_services(found: frozenset[str], silent_s: float | None, level: str, says: str) -> None:
+    check = say_services(found, "p.", silent_s)
+    assert check.level == level
+    assert says in check.found
+    assert bool(check.do) == (level == "hint")

@@ -55,6 +55,16 @@ def test_annotations_that_do_not_count_are_none(make_trace: MakeTrace, events: l
     assert find_steps(read_trace(make_trace(events))).source == "none"
 
 
+def test_steps_that_touch_are_steps_though_epoch_times_are_rounded(make_trace: MakeTrace) -> None:
+    began = [1_700_000_000_000_000.0 + 100.125 * i for i in range(4)]
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": f"step_{i}", "pid": 1, "tid": 1, "ts": at, "dur": 100.4}
+        for i, at in enumerate(began)
+    ]
+    steps = find_steps(read_trace(make_trace(events)))
+    assert (steps.source, steps.number.tolist()) == ("annotation", [0, 1, 2, 3])
+
+
 def test_a_profilers_own_marks_come_first(make_trace: MakeTrace) -> None:
     events = spans("ProfilerStep#4", "ProfilerStep#5", each=90.0) + spans("step_0", "step_1")
     steps = find_steps(read_trace(make_trace(events)))
