@@ -12,7 +12,7 @@ READY := .venv/.ready
 NODES ?= 1
 PORT ?= 9092
 ARGS ?=
-# Lanes of tests beside each other (tests/conftest.py); those that stand back for others get more time.
+# Lanes of tests beside each other (tests/conftest.py).
 LANES := -n auto --dist loadgroup --timeout 300 --durations 10
 
 .PHONY: help demo test lint bench kafka schemas clean

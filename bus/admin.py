@@ -111,6 +111,14 @@ def ensure_topics(settings: KafkaSettings, *, dry_run: bool = False, timeout_s: 
     _grow(admin, [change for change in changes if change.action == "partitions"])
     _alter(admin, [change for change in changes if change.action == "config"])
     wait_usable(admin, {topic.name: topic.partitions for topic in wanted}, timeout_s)
+    if any(change.action == "config" for change in changes):
+        # A broker tells of the former values until it has heard of the new ones from its controller.
+        _wait(
+            lambda: all(change.action == "keep" for change in _config_changes(admin, existing)),
+            timeout_s,
+            "the settings of the topics are not the new ones",
+            [topic.name for topic in existing],
+        )
     return changes
 
 

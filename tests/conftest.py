@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadScopeScheduling
 
 from eroica.bus.local import EmbeddedBroker, KafkaCluster
 from eroica.schemas.errors import MissingDependency
 
+sys.path.insert(0, str(Path(__file__).parent))  # waiting.py, for all of them
+
 REQUIRE = "EROICA_REQUIRE_KAFKA"
 BROKER_FIXTURES = frozenset({"kafka", "kafka3", "tansu", "broker"})
 FIRST_START_TIMEOUT_S = 600
 """The first start on a machine fetches 54 MB of jars, and that falls on whichever test comes first."""
+LANES_TIMEOUT_S = 900
+"""A test that hangs is ended after this in a lane, whatever shorter limit it names: that is for a run by itself, and a lane that
+stands back on a machine that does much else has taken five minutes for what takes half a one.
+"""
 
 LANES: dict[str, str] = {
     # Real torch jobs whose steps are timed: one after the other, and before all else for the processor.
@@ -45,9 +55,13 @@ NICE = {"jobs": 0, "services": 5, "bus": 5, "hook": 5}
 OTHERS_NICE = 10
 
 
-hypothesis_settings.register_profile("eroica", deadline=None)
+_patient = hypothesis_settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.register_profile("eroica", _patient, derandomize=True)
+hypothesis_settings.register_profile("search", _patient, max_examples=1_000)
 hypothesis_settings.load_profile("eroica")
-"""No example has a deadline: a machine that does something else meanwhile is no fault."""
+"""No example has a deadline, and none is drawn too slowly: a machine that does something else meanwhile is no fault. The examples
+are the same in each run, so that the same code has the same answer; ``pytest --hypothesis-profile=search`` looks for others.
+"""
 
 
 def _absent(error: MissingDependency) -> None:
@@ -112,7 +126,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)
     for item in items:
-        if BROKER_FIXTURES & set(getattr(item, "fixturenames", ())) and item.get_closest_marker("timeout") is None:
+        if hasattr(config, "workerinput"):
+            item.add_marker(pytest.mark.timeout(LANES_TIMEOUT_S), append=False)
+        elif BROKER_FIXTURES & set(getattr(item, "fixturenames", ())) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(FIRST_START_TIMEOUT_S))
 
 
@@ -171,6 +187,26 @@ def tansu() -> EmbeddedBroker:
 def broker(request: pytest.FixtureRequest) -> EmbeddedBroker | KafkaCluster:
     """Both kinds of broker in turn, for contracts that hold on either."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def own_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What this thread logs. Clients that earlier tests left in other threads may say at any time that there is no broker."""
+    own = threading.get_ident()
+
+    def is_own(record: logging.LogRecord) -> bool:
+        return record.thread == own
+
+    caplog.handler.addFilter(is_own)
+    yield caplog
+    caplog.handler.removeFilter(is_own)
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that answers late, on a machine that does much else, is not taken for one that is silent."""
+    if request.node.get_closest_marker("unit") is None:
+        monkeypatch.setenv("EROICA_KAFKA__CONNECT_TIMEOUT_MS", "30000")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from eroica.bus.probe import check_broker
 from eroica.schemas.errors import BrokerError, MissingDependency, extra_missing
 from eroica.schemas.settings import KafkaSettings
 
-START_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 60.0
 PREFIX = "eroica-tansu-"
 
 

@@ -67,6 +67,8 @@ def _sweep_one(entry: Path) -> bool:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.fstat(lock).st_nlink:  # it was given away since we found the lock
+            return False
         shutil.rmtree(entry, ignore_errors=True)
     except OSError:
         return False

@@ -21,8 +21,9 @@ from eroica.schemas.verdicts import Evidence
 from eroica.schemas.wording import say_share
 
 RULE = "eroica/history"
-EXPLAINED = 0.5
-"""Findings that make up so much of the growth explain it …"""
+EXPLAINED, PLACED, PLACED_EXPLAINED = 0.5, frozenset({"worker", "host", "link"}), 0.3
+"""Findings that make up so much of the growth explain it; those that name a machine from the last share on, for of two machines
+that are slow after each other each seems to give back little …"""
 LOADED = 0.75
 """… loading that all ranks share, of which every job has some, from this share on."""
 HEAVIER = (0.9, MATCHES[1])
@@ -87,7 +88,8 @@ def with_growth(measures: Measures, found: list[Finding]) -> list[Finding]:
     # Most jobs have a stage that is heavier than the others: that alone explains nothing.
     standing = [f for f in found if f.stages and f.cls == "pipeline_stage"]
     told = [f for f in found if f.cls != "unknown" and f not in standing]
-    if sum(f.gain_us for f in told) >= EXPLAINED * grown:
+    share = PLACED_EXPLAINED if any(f.cls in PLACED for f in told) else EXPLAINED
+    if sum(f.gain_us for f in told) >= share * grown:
         return found
     if (pause := _pause(measures)) is not None:
         return [pause, *told]

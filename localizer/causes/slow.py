@@ -9,10 +9,10 @@ from eroica.localizer.causes.places import places
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, stable_order
-from eroica.localizer.own import chance_limit, few_samples, floor_share, lasting_level
+from eroica.localizer.own import chance_limit, few_samples, floor_share, lasting_level, phase_table
 from eroica.localizer.profile import function_evidence, grown_functions
 from eroica.localizer.reference import MIN_PEERS, PAIR, Bools
-from eroica.localizer.robust import MAD_TO_SIGMA, spread_of
+from eroica.localizer.robust import MAD_TO_SIGMA, row_medians, spread_of
 from eroica.schemas.verdicts import Evidence
 
 RULE = "eroica/own-time"
@@ -28,6 +28,8 @@ GUESSED = 0.25
 """Taken off the confidence where only the job's growth tells which half of a role is the slow one."""
 FUNCTION_SHARE = 0.10
 """A function is named if it makes up at least this share of the excess."""
+LOADING = 0.5
+"""A host waits for data if that makes up so much of its excess."""
 RELEASED = 0.25
 """Who is slow and holds the others up waits less than they do, by at least this share of the excess."""
 
@@ -57,12 +59,34 @@ def find_slow(measures: Measures, rows: Ints) -> list[Finding]:
         return []
     own = measures.own
     gain = measures.model.gain_us(own.parts_us, own.mended(rows))
-    where = places(rows, measures.rows_of_hosts, own.excess_us)
+    # Who has one good step of three shares what slows his host all the same: the median step tells.
+    where = _apart(measures, places(rows, measures.rows_of_hosts, row_medians(own.own_us - own.usual_us)))
     slowest = [float(own.excess_us[mine].max()) for mine, _ in where]
     return [
         _finding(measures, mine, rows, hosts, gain * excess / sum(slowest))
         for (mine, hosts), excess in zip(where, slowest, strict=True)
     ]
+
+
+def _apart(measures: Measures, where: list[tuple[Ints, list[str]]]) -> list[tuple[Ints, list[str]]]:
+    """Hosts that wait for data, and hosts that are slow in what they do, as causes of their own: no one thing does both."""
+    if not any(len(hosts) > 1 for _, hosts in where):
+        return where
+    data = row_medians(phase_table(measures.frame, measures.own.steps, ("data",)))
+    out: list[tuple[Ints, list[str]]] = []
+    for rows, hosts in where:
+        of_host = np.array([measures.frame.hosts[row] for row in rows.tolist()])
+        loading = {host for host in hosts if _waits_for_data(measures, data, rows[of_host == host], rows)}
+        parts = [part for part in (sorted(loading), [host for host in hosts if host not in loading]) if part]
+        out += [(rows[np.isin(of_host, part)], part) for part in parts] if len(parts) > 1 else [(rows, hosts)]
+    return out
+
+
+def _waits_for_data(measures: Measures, data: Floats, rows: Ints, culprits: Ints) -> bool:
+    """Whether *rows*, of one host, spend most of their excess in loading, against peers that are none of the *culprits*."""
+    peers = measures.peers(int(rows[0]), culprits)
+    usual = float(np.median(data[peers])) if peers.size else 0.0
+    return float(np.median(data[rows])) - usual >= LOADING * float(np.median(measures.own.excess_us[rows]))
 
 
 def _gross(measures: Measures) -> Bools:

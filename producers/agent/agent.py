@@ -157,14 +157,16 @@ class Agent:
             return
 
     def _report(self, lookup: JobsLookup) -> None:
-        now_us, runs = self._now_us(), self._state.runs
+        # Together: a reader takes the time without an event from the time of the batch.
+        now_us, mono_ns = self._now_us(), self._mono_ns()
+        runs = self._state.runs
         self._counters.add("datagrams_over_limit", self._overflow - self._counters["datagrams_over_limit"])
         self._counters.add("rings_refused", self._server.refused - self._counters["rings_refused"])
         outputs = self._announcer.due(runs, now_us)
         for error in self._announcer.errors:
             _log.error("%s", error)
         self._announcer.errors.clear()
-        for output in [*outputs, *self._state.batches(now_us, self._mono_ns())]:
+        for output in [*outputs, *self._state.batches(now_us, mono_ns)]:
             self._send(output)
         self._remembered.save(runs, self._watch)
         if not lookup.busy:

@@ -25,7 +25,7 @@ from eroica.producers.trace.rhythm import find_rhythm
 MIN_ANNOTATED = 2
 """Annotations that must look like steps to count as such."""
 ROUNDING_US = 0.5
-"""Times since the epoch, µs as 64-bit floats, are told to a quarter of a µs: by so much a step may seem to begin before the last ends."""
+"""Times since the epoch, µs as 64-bit floats, are told to a quarter of a µs: a step may seem to begin before the last ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,18 +13,18 @@ import psutil
 import pytest
 from demo_kit import EROICA, environment, left_behind, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def run_demo(tmp_path: Path, *options: str) -> dict[str, Any]:
     process = subprocess.Popen(
-        [*EROICA, "demo", "--json", *options],
+        [*EROICA, "demo", "--json", "--timeout", "800", *options],
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    out, told = process.communicate(timeout=380)
+    out, told = process.communicate(timeout=850)
     assert process.returncode == 0, told + out
     assert "Traceback" not in told
     assert left_behind(tmp_path, process.pid) == []
@@ -45,7 +45,7 @@ def assert_named(result: dict[str, Any]) -> None:
 
 
 def replayed(directory: Path, *options: str) -> bytes:
-    done = subprocess.run([*EROICA, "replay", str(directory), "--json", *options], capture_output=True, timeout=120, check=False)
+    done = subprocess.run([*EROICA, "replay", str(directory), "--json", *options], capture_output=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 
@@ -102,7 +102,8 @@ def test_whatever_ends_it_nothing_stays(tmp_path: Path, number: signal.Signals, 
         _, alive = psutil.wait_procs(below, timeout=100)
         assert alive == []
         if number == signal.SIGKILL:
-            assert len(left_behind(tmp_path, demo.pid)) == 3, "its folder, that in memory, and the broker's"
+            assert len(list((tmp_path / "scratch").iterdir())) == 2, "its folder and the broker's"
+            # That in memory may be gone already: any demo that starts on this machine meanwhile tidies up there.
             another = [*EROICA, "demo", "--bootstrap", "127.0.0.1:1"]  # it gets no further than to tidy up
             assert subprocess.run(another, env={**os.environ, "TMPDIR": str(tmp_path / "scratch")}, check=False).returncode == 4
         assert left_behind(tmp_path, demo.pid) == []

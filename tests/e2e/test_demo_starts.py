@@ -32,9 +32,12 @@ def test_a_signal_while_the_parts_are_started_is_never_lost(tmp_path: Path, numb
 
 def groups_of(pid: int) -> list[psutil.Process]:
     """The demo's process of ``eroica group``; a child that is just being started still looks like the demo itself."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return [child for child in psutil.Process(pid).children() if "group" in child.cmdline()]
-    return []
+    found = []
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            if "group" in child.cmdline():
+                found.append(child)
+    return found
 
 
 def test_a_part_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -42,8 +45,14 @@ def test_a_part_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
     with log.open("w") as told:
         demo = subprocess.Popen([*EROICA, "demo"], env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=told)
     try:
-        wait_for(lambda: len(psutil.Process(demo.pid).children()) >= 6 and bool(groups_of(demo.pid)), demo)
-        groups_of(demo.pid)[0].kill()
+        found: list[psutil.Process] = []
+
+        def started() -> bool:
+            found[:] = groups_of(demo.pid)
+            return bool(found) and len(psutil.Process(demo.pid).children()) >= 6
+
+        wait_for(started, demo)
+        found[0].kill()
         assert demo.wait(100) == 1
         assert "group ended too early" in log.read_text()
         assert "the logs are in" in log.read_text()

@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 import pytest
+from waiting import until
 
 from eroica.bus import BusProducer, ensure_topics, read_partitions
 from eroica.bus.local import KafkaCluster
@@ -33,7 +34,6 @@ from eroica.streams.collect import GroupCore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-DEADLINE_S = 150.0
 SCENARIO = """
 name: failures
 about: a throttled GPU in a data-parallel job
@@ -84,7 +84,11 @@ class Services:
         log = self._folder / f"{what}-{len(self._running)}.log"
         command = [sys.executable, "-m", "eroica.cli", what, "--bootstrap", self._settings.bootstrap]
         command += ["--prefix", self._settings.prefix]
-        env = os.environ | {"TMPDIR": str(self._folder), "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "3000"}'}
+        env = os.environ | {
+            "TMPDIR": str(self._folder),
+            "EROICA_KAFKA__EXTRA": '{"session.timeout.ms": "3000"}',
+            "EROICA_KAFKA__CONNECT_TIMEOUT_MS": "5000",  # brokers die here
+        }
         with log.open("wb") as file:
             process = subprocess.Popen(command, env=env, stdout=file, stderr=file)
         self._running.append((process, log))
@@ -97,23 +101,15 @@ class Services:
     def logs(self) -> str:
         return "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for _, log in self._running)
 
-    def count(self, text: str) -> int:
-        """How often *text* stands in all logs."""
-        return sum(log.read_text().count(text) for _, log in self._running)
+    def saying(self, text: str) -> int:
+        """In how many logs *text* stands."""
+        return sum(text in log.read_text() for _, log in self._running)
 
     def close(self) -> None:
         for process, _ in self._running:
             if process.poll() is None:
                 process.kill()
             process.wait(100)
-
-
-def until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(complaint())
-        time.sleep(0.1)
 
 
 def verdicts_on(settings: KafkaSettings) -> list[Verdict]:
@@ -126,7 +122,7 @@ def verdicts_on(settings: KafkaSettings) -> list[Verdict]:
 
 @pytest.fixture
 def services(kafka3: KafkaCluster, prefix: str, tmp_path: Path) -> Iterator[tuple[KafkaSettings, Services]]:
-    settings = KafkaSettings(bootstrap=kafka3.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=kafka3.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     running = Services(settings, tmp_path)
     yield settings, running
@@ -198,7 +194,7 @@ def test_a_broker_that_crashes_and_one_that_comes_back_empty_are_waited_for(
     outputs = emitted(tmp_path)
     expected = comparable(calm_verdict(outputs))
     cluster = KafkaCluster(1, port=port, data=data).start()
-    settings = KafkaSettings(bootstrap=cluster.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=cluster.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     try:
         ensure_topics(settings)
         running = Services(settings, tmp_path)
@@ -223,10 +219,10 @@ def test_a_broker_that_crashes_and_one_that_comes_back_empty_are_waited_for(
             cluster.stop()
             shutil.rmtree(data)
             cluster = KafkaCluster(1, port=port, data=data).start()
-            until(lambda: running.count("topics are missing") >= 2, lambda: "silent\n" + running.logs())
-            assert running.count("Traceback") == 0
+            until(lambda: running.saying("topics are missing") == 2, lambda: "silent\n" + running.logs())
+            assert running.saying("Traceback") == 0
             ensure_topics(settings)
-            until(lambda: running.count("begins anew: topics") == 2, lambda: "not noticed\n" + running.logs())
+            until(lambda: running.saying("begins anew: topics") == 2, lambda: "not noticed\n" + running.logs())
             # The very same messages: at the offsets, and with the ids, that the old broker's had.
             send(outputs)
             until(lambda: len(verdicts_on(settings)) == 1, lambda: "no verdict from the empty broker\n" + running.logs())

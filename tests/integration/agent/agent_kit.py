@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import waiting
+
 from eroica.bus import BusProducer, Incoming, read_partitions
 from eroica.bus.local.ports import LOOPBACK, free_port
 from eroica.bus.producer import wait_delivered
@@ -29,6 +31,9 @@ JOB_SCRIPT = Path(__file__).with_name("gloo_job.py")
 T = TypeVar("T")
 STOP_S = 100
 """Twice five seconds by its own rules, on a quiet machine."""
+PATIENT = ("agent.stacks_timeout_ms=200000", "agent.max_profile_ms=600000")
+"""Limits that a busy machine does not reach."""
+ENDLESS = 10**6
 IMPORT_S = 300
 """Importing torch takes 3 s on a quiet machine; a busy one of two cores has taken 100."""
 
@@ -50,15 +55,7 @@ except EroicaError as error:
 
 def until(condition: Callable[[], T], timeout_s: float, what: str, agent: RunningAgent | None = None) -> T:
     """The first true value of *condition*; fails with *what* (and the agent's log) when there is none in time."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            log = f"\n{agent.text()}" if agent is not None else ""
-            raise AssertionError(f"not within {timeout_s:g} s: {what}{log}")
-        time.sleep(0.05)
+    return waiting.until(condition, lambda: f"{what}\n{agent.text() if agent is not None else ''}", timeout_s=timeout_s)
 
 
 class RunningAgent:
@@ -69,7 +66,7 @@ class RunningAgent:
         self.log = directory.with_name(f"{directory.name}-{time.monotonic_ns()}.log")
         words = [
             f"kafka.bootstrap={settings.bootstrap}", f"kafka.prefix={settings.prefix}", "agent.batch_interval_ms=200",
-            f"agent.trace_directory={directory.parent}", *assignments,
+            f"agent.trace_directory={directory.parent}", *PATIENT, *assignments,
         ]  # fmt: skip
         with self.log.open("wb") as log:
             self.process = subprocess.Popen([sys.executable, "-c", _AGENT, host, str(directory), *words], stdout=log, stderr=log)
@@ -79,7 +76,7 @@ class RunningAgent:
         return self
 
     def text(self) -> str:
-        return self.log.read_text(encoding="utf-8")
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
@@ -138,21 +135,20 @@ class JobServer:
 
 
 class RunningJob:
-    """A hooked job of two gloo ranks, a process a rank."""
+    """A hooked job of two gloo ranks, a process a rank: of *steps* steps, or until :meth:`finish` where there are none given.
+
+    :param leash: the steps that it may train until :meth:`allow` says more; it stands still after the last of them.
+    """
 
     def __init__(
-        self,
-        server: JobServer,
-        directory: Path,
-        job: str,
-        steps: int,
-        step_s: float,
-        barrier: Path | None = None,
-        hurry: Path | None = None,
+        self, server: JobServer, directory: Path, job: str, *, step_s: float, steps: int = ENDLESS, leash: int = ENDLESS
     ) -> None:
         self._server = server
         self.steps = steps
-        self.outputs = [directory.parent / f"{job}-{rank}-{time.monotonic_ns()}.out" for rank in (0, 1)]
+        stem = directory.parent / f"{job}-{time.monotonic_ns()}"
+        self.outputs = [Path(f"{stem}-{rank}.out") for rank in (0, 1)]
+        self._leash, self._end = Path(f"{stem}.leash"), Path(f"{stem}.end")
+        self.allow(leash)
         shared = {
             "EROICA_JOB": job, "EROICA_RUNTIME_DIR": str(directory), "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
@@ -164,20 +160,33 @@ class RunningJob:
                     "output": str(output),
                     "steps": steps,
                     "step_s": step_s,
-                    "barrier": str(barrier or ""),
-                    "hurry": str(hurry or ""),
+                    "leash": str(self._leash),
+                    "end": str(self._end),
                 }
             )
             for rank, output in enumerate(self.outputs)
         ]
 
-    def finish(self, timeout_s: float = 200) -> None:
-        """Wait for the end; all steps must have been trained and the exit codes be 0."""
+    def allow(self, steps: int = ENDLESS) -> None:
+        """The job may train so many steps in all."""
+        written = self._leash.with_suffix(".new")
+        written.write_text(str(steps), encoding="utf-8")
+        written.replace(self._leash)
+
+    def finish(self, timeout_s: float = 200) -> int:
+        """Let it go on to its end and wait for that; the exit codes must be 0. Returns the steps that were trained."""
+        self.allow()
+        if self.steps == ENDLESS:
+            self._end.touch()
+        said = set()
         for pid, output in zip(self.pids, self.outputs, strict=True):
             until(lambda pid=pid: self._server.ended(pid) is not None, timeout_s, "the job ends")  # type: ignore[misc]
             text = output.read_text(encoding="utf-8")
             assert self._server.ended(pid) == 0, text
-            assert f"trained {self.steps} steps" in text
+            said |= {int(line.split()[1]) for line in text.splitlines() if line.startswith("trained ")}
+        [trained] = said
+        assert self.steps in (trained, ENDLESS), f"{trained} steps"
+        return trained
 
     def end(self) -> None:
         for pid in self.pids:
@@ -237,6 +246,9 @@ class Topics:
                     found[one.rank].extend(range(one.first_step, one.first_step + len(one.duration_us)))
         return found
 
+    def batches(self, job: str) -> list[IterationBatch]:
+        return [m for m in self.messages("iterations") if isinstance(m, IterationBatch) and m.job == job]
+
     def last_step(self, job: str) -> int:
         """The step that all ranks have reported; -1 before."""
         return min(max(steps, default=-1) for steps in self.steps_of(job).values())
@@ -254,12 +266,20 @@ def begin(
     return agent, started, topics.whole(name, agent)
 
 
+def under_way(agent: RunningAgent, topics: Topics, request: ProfileRequest) -> None:
+    """Return when the hooks have the command of *request*, which they look at between two steps."""
+    until(lambda: f"{request.request} ({request.reason}" in agent.text(), 100, "the ranks are asked", agent)
+    now_us = time.time_ns() // 1_000
+    # Commands leave in the same turn of the agent as that line, or in the next one; each of these batches ends a turn.
+    until(lambda: sum(b.sent_at_us > now_us for b in topics.batches(request.job)) > 2, 100, "the agent reports", agent)
+
+
 def ask(settings: KafkaSettings, announced: JobAnnouncement, **fields: object) -> ProfileRequest:
     """Put a request for all ranks of *announced* on ``control``."""
     values: dict[str, object] = {
         "request": f"req-{time.time_ns()}", "job": announced.job, "run_id": announced.run_id, "reason": "manual",
         "steps": 3, "world_size": announced.world_size, "classes": {"all": f"0-{announced.world_size - 1}"},
-        "issued_at_us": time.time_ns() // 1_000, "deadline_ms": 30_000, **fields,
+        "issued_at_us": time.time_ns() // 1_000, "deadline_ms": 300_000, **fields,
     }  # fmt: skip
     request = ProfileRequest(**values)  # type: ignore[arg-type]
     with BusProducer(settings, "test") as producer:

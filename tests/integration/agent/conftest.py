@@ -17,7 +17,7 @@ from eroica.schemas.settings import KafkaSettings
 
 @pytest.fixture
 def settings(tansu: EmbeddedBroker, prefix: str) -> KafkaSettings:
-    made = KafkaSettings(bootstrap=tansu.bootstrap, prefix=prefix)
+    made = KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(made)
     return made
 

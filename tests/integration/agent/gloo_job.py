@@ -1,9 +1,10 @@
 """Small DDP jobs on CPU (gloo) for the agent's tests, from one process that has imported torch already: an import takes seconds.
 
-Reads one JSON object a line from standard input: ``{"env": {…}, "steps": 100, "step_s": 0.01, "barrier": "", "hurry": "",
-"output": "FILE"}``, forks a rank for it, activates the hook there and trains. Answers ``started PID`` and, at its end,
-``ended PID CODE``. A rank trains *steps* steps of about *step_s* seconds and writes ``trained N steps``; with *barrier* it stands
-still half way until that file is there; with *hurry* the steps take no time of their own once that file is there.
+Reads one JSON object a line from standard input: ``{"env": {…}, "steps": 100, "step_s": 0.01, "leash": "", "end": "", "output":
+"FILE"}``, forks a rank for it, activates the hook there and trains. Answers ``started PID`` and, at its end, ``ended PID CODE``.
+A rank trains steps of about *step_s* seconds and writes ``trained N steps``: *steps* of them; or, with *end*, until that file is
+there and all ranks know it, however fast or slow the machine is. With *leash* it goes no further than to the step that stands in
+that file.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+TOGETHER = 25
+"""After so many steps the ranks ask each other whether to end."""
+
 
 class Samples(Dataset[torch.Tensor]):
     def __len__(self) -> int:
@@ -31,12 +35,13 @@ class Samples(Dataset[torch.Tensor]):
         return torch.full((16,), float(index % 7))
 
 
-def stand_still_until(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.05)
+def stand_still(leash: Path, done: int) -> None:
+    """Until more than *done* steps are allowed."""
+    while int(leash.read_text()) <= done:
+        time.sleep(0.02)
 
 
-def train(steps: int, step_s: float, barrier: str, hurry: str) -> None:
+def train(steps: int, step_s: float, leash: str, end: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(nn.Linear(16, 16))
@@ -44,17 +49,23 @@ def train(steps: int, step_s: float, barrier: str, hurry: str) -> None:
     done = 0
     for batch in DataLoader(Samples(), batch_size=4):
         model(batch).sum().backward()
-        if not (hurry and Path(hurry).exists()):
-            time.sleep(step_s)
+        time.sleep(step_s)
         optimizer.step()
         optimizer.zero_grad()
         done += 1
-        if done == steps // 2 and barrier:
-            stand_still_until(Path(barrier))
-        if done == steps:
+        if leash:
+            stand_still(Path(leash), done)
+        if done == steps or (end and done % TOGETHER == 0 and all_see(Path(end))):
             break
     print(f"trained {done} steps", flush=True)
     dist.destroy_process_group()
+
+
+def all_see(file: Path) -> bool:
+    """Whether *file* is there, as rank 0 sees it: all ranks must end with the same step."""
+    seen = torch.tensor([file.exists()])
+    dist.broadcast(seen, 0)
+    return bool(seen.item())
 
 
 def rank(order: dict[str, Any]) -> None:
@@ -65,7 +76,7 @@ def rank(order: dict[str, Any]) -> None:
         os.dup2(output, fd)
     import eroica.producers.hook.auto  # noqa: F401 - importing it is its use
 
-    train(order["steps"], order["step_s"], order["barrier"], order["hurry"])
+    train(order["steps"], order["step_s"], order["leash"], order["end"])
 
 
 def main() -> None:

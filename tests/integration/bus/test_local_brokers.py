@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from confluent_kafka import KafkaError
+from waiting import until
 
 from eroica.bus import BusProducer, check_broker, ensure_topics, read_partitions
 from eroica.bus.local import EmbeddedBroker, KafkaCluster
@@ -25,13 +25,12 @@ from eroica.schemas.settings import KafkaSettings
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 100.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+def has_ended(pid: int) -> bool:
+    """Whether process *pid* runs no more; whoever should wait for it may not have done so yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_a_broker_dies_with_the_process_that_started_it(tansu: EmbeddedBroker, t
         pid = int(parent.stdout.readline())
         assert psutil.pid_exists(pid)
         parent.kill()
-    assert until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert until(lambda: has_ended(pid))
 
 
 @pytest.mark.parametrize("nodes", ["0", "10"])
@@ -90,7 +89,7 @@ def test_the_command_prints_its_address_and_ends_on_a_signal(tansu: EmbeddedBrok
     with subprocess.Popen([sys.executable, "-m", "eroica.bus.local", "--embedded"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip().removeprefix("bootstrap=")
-        assert check_broker(KafkaSettings(bootstrap=address)).brokers == (address,)
+        assert check_broker(KafkaSettings(bootstrap=address, connect_timeout_ms=30_000)).brokers == (address,)
         process.send_signal(signal.SIGINT)
         assert process.wait(100) == 0
 
@@ -103,7 +102,7 @@ def test_absent_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_three_nodes_lose_one_and_nothing_else(kafka3: KafkaCluster, prefix: str) -> None:
-    settings = KafkaSettings(bootstrap=kafka3.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=kafka3.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     changes = ensure_topics(settings)
     assert {change.want.partition(", ")[2] for change in changes} == {"3 replicas"}
     with BusProducer(settings) as producer:
@@ -124,7 +123,7 @@ def test_three_nodes_lose_one_and_nothing_else(kafka3: KafkaCluster, prefix: str
 
 def test_a_broker_that_was_away_gets_everything_once(prefix: str, kafka: KafkaCluster) -> None:
     with KafkaCluster(1) as own:
-        settings = KafkaSettings(bootstrap=own.bootstrap, prefix=prefix)
+        settings = KafkaSettings(bootstrap=own.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
         ensure_topics(settings)
         with BusProducer(settings) as producer:
             producer.send("control", key="j", value=b"0")
@@ -140,7 +139,7 @@ def test_a_broker_that_was_away_gets_everything_once(prefix: str, kafka: KafkaCl
 
 
 def test_a_producer_that_failed_for_good_is_replaced(tansu: EmbeddedBroker, prefix: str) -> None:
-    settings = KafkaSettings(bootstrap=tansu.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     with BusProducer(settings) as producer:
         producer.send("control", key="j", value=b"before")
@@ -154,7 +153,7 @@ def test_a_producer_that_failed_for_good_is_replaced(tansu: EmbeddedBroker, pref
 def test_topics_are_widened_and_never_shrunk(kafka: KafkaCluster, prefix: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    settings = KafkaSettings(bootstrap=kafka.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=kafka.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     early = [
         NewTopic(f"{prefix}verdicts", 2, 1, config={"retention.ms": "1000", "max.message.bytes": "5000000"}),

@@ -21,7 +21,7 @@ from eroica.schemas.errors import BrokerError
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.topics import TOPICS
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 Ask = Callable[[KafkaSettings, str], None]
 
 
@@ -29,7 +29,7 @@ def confluent(role: Any) -> Ask:
     def ask(settings: KafkaSettings, topic: str) -> None:
         config = client_config(settings, role, transactional_id="t" if role == "transactional" else "")
         client = {"consumer": Consumer, "admin": AdminClient}.get(role, Producer)(config)
-        assert client.list_topics(topic, timeout=20).topics[topic].error is not None
+        assert client.list_topics(topic, timeout=100).topics[topic].error is not None
 
     return ask
 
@@ -52,13 +52,13 @@ def faust_client(settings: KafkaSettings, topic: str) -> None:
 
 @pytest.fixture
 def settings(tansu: EmbeddedBroker, prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap=tansu.bootstrap, prefix=prefix)
+    return KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
 
 
 def created_by_the_broker(settings: KafkaSettings, topic: str) -> None:
     """What a client does that leaves creating topics to the broker."""
     stranger = Producer({"bootstrap.servers": settings.bootstrap})
-    stranger.list_topics(topic, timeout=20)
+    stranger.list_topics(topic, timeout=100)
     assert topic in check_broker(settings).topics
 
 
@@ -73,7 +73,7 @@ def test_no_client_of_ours_makes_a_topic(settings: KafkaSettings, ask: Ask) -> N
 
 
 def test_topics_that_the_broker_made_by_itself_are_recognised(
-    settings: KafkaSettings, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    settings: KafkaSettings, capsys: pytest.CaptureFixture[str], own_log: pytest.LogCaptureFixture
 ) -> None:
     topic = f"{settings.prefix}summaries"
     created_by_the_broker(settings, topic)
@@ -88,12 +88,12 @@ def test_topics_that_the_broker_made_by_itself_are_recognised(
     (line,) = [check for check in json.loads(capsys.readouterr().out) if check["name"] == "topics"]
     assert line["level"] == "bad" and f"{topic}: partitions {have} -> " in line["found"]
     watch = BrokerWatch(settings, "test", ["summaries"])
-    with caplog.at_level(logging.ERROR):
+    with own_log.at_level(logging.ERROR):
         watch.look()
         watch.look()
-    assert [m for m in caplog.messages if f"{topic} has {have} of" in m] == caplog.messages != []
+    assert [m for m in own_log.messages if f"{topic} has {have} of" in m] == own_log.messages != []
     assert main(["topics", "delete", "--yes", *words]) == 0
     assert main(["topics", "ensure", *words]) == 0
     watch.look()
-    assert len(caplog.messages) == 1
+    assert len(own_log.messages) == 1
     assert list_topics(settings)[topic] == TOPICS["summaries"].partitions

@@ -34,7 +34,7 @@ SETTINGS = load_settings()
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "eroica.cli.main", *arguments], capture_output=True, text=True, timeout=100)
+    return subprocess.run([sys.executable, "-m", "eroica.cli.main", *arguments], capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("source", [NSYS, NSYS.parent], ids=["the file", "its folder"])

@@ -111,7 +111,7 @@ def test_the_guides_rule_blames_ranks_that_only_wait() -> None:
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "eroica.cli.main", *arguments], capture_output=True, text=True, timeout=100)
+    return subprocess.run([sys.executable, "-m", "eroica.cli.main", *arguments], capture_output=True, text=True, timeout=300)
 
 
 def test_diagnose_as_a_program_and_a_person_use_it() -> None:

@@ -6,12 +6,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from eroica.producers.agent.rings import Rings
 from eroica.producers.hook import wire
@@ -19,11 +19,21 @@ from eroica.producers.hook import wire
 LOOPS = Path(__file__).with_name("hooked_loops.py")
 
 
-class FakeAgent:
-    """The agent's ear: keeps what it hears and answers each first hello with a profile command, if told one."""
+IDLE_S = 60.0
+"""Between two looks at nothing: many agents wait beside each other, and their processor time is missing elsewhere."""
 
-    def __init__(self, directory: Path, command: dict[str, Any] | None = None) -> None:
+
+class FakeAgent:
+    """The agent's ear: keeps what it hears and answers each first hello with a profile command, if told one.
+
+    A process that waits for the file ``told-PID`` (``told-again-PID`` for :attr:`follow`) has the command before its next step.
+    """
+
+    def __init__(self, directory: Path, command: dict[str, Any] | None = None, *, awaited: bool = False) -> None:
+        """:param awaited: the loop stands still until it has the command."""
         directory.mkdir(exist_ok=True)
+        if awaited:
+            (directory / "awaits").touch()
         self.directory = directory
         self.command = command
         self.follow: dict[str, Any] | None = None
@@ -33,7 +43,6 @@ class FakeAgent:
         self.strange = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(directory / "agent.sock"))
-        self._socket.settimeout(0.02)
         self._rings = Rings()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -42,6 +51,8 @@ class FakeAgent:
     def close(self) -> None:
         if not self._ended.is_set():
             self._ended.set()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
+                bell.sendto(b"", str(self.directory / "agent.sock"))
             self._thread.join()
             self._socket.close()
 
@@ -57,6 +68,7 @@ class FakeAgent:
 
     def _run(self) -> None:
         while True:
+            self._socket.settimeout(0.02 if self._rings.pids() or self._ended.is_set() else IDLE_S)
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._socket, wire.MAX_DATAGRAM_BYTES + 1, 1)
             except TimeoutError:
@@ -65,6 +77,8 @@ class FakeAgent:
                     for pid in self._rings.pids():
                         self._hear(self._rings.finish(pid))
                     return
+                continue
+            if not data:
                 continue
             for descriptor in descriptors:
                 self._rings.attach(descriptor)
@@ -83,22 +97,15 @@ class FakeAgent:
             else:
                 self.messages.append(message)
                 if message["kind"] == "hello" and self.command is not None:
-                    self._tell(self.command, message["socket"], message["pid"])
+                    self._tell(self.command, message["socket"], message["pid"], "told")
                 if message["kind"] == "profiled" and self.follow is not None:
-                    self._tell(self.follow, str(self.directory / f"hook-{message['pid']}.sock"), message["pid"])
+                    self._tell(self.follow, str(self.directory / f"hook-{message['pid']}.sock"), message["pid"], "told-again")
                     self.follow = None
 
-    def _tell(self, command: dict[str, Any], address: str, pid: int) -> None:
+    def _tell(self, command: dict[str, Any], address: str, pid: int, mark: str) -> None:
         self._socket.sendto(json.dumps(command).encode(), address)
         self._rings.ring_bell(pid)
-
-
-def until(condition: Any, seconds: float = 30.0) -> None:
-    """Wait for a condition to hold."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
+        (self.directory / f"{mark}-{pid}").touch()
 
 
 def profile_command(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def run_loops(root: Path, names: list[str], script: Path = LOOPS) -> subprocess.
         env=environ(EROICA_JOB="loops"),
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=800,
         check=False,
     )
 

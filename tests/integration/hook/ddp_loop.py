@@ -1,4 +1,7 @@
-"""A job as a user writes it, with no word of Eroica: gloo DDP under torchrun, or alone. Run: ddp_loop.py OUT STEPS."""
+"""A job as a user writes it, with no word of Eroica: gloo DDP under torchrun, or alone. Run: ddp_loop.py OUT STEPS [WAIT].
+
+With WAIT it stands still after so many steps until OUT/told-PID is there.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,8 @@ for (batch,) in DataLoader(TensorDataset(torch.ones(int(sys.argv[2]) * 2, 8)), b
     optimizer.zero_grad()
     losses.append(loss.item())
     (out / f"at-{os.environ.get('RANK', '0')}").write_text(str(len(losses)))
+    while sys.argv[3:] == [str(len(losses))] and not (out / f"told-{os.getpid()}").exists():
+        time.sleep(0.005)
     time.sleep(0.005)
 (out / f"done-{os.environ.get('RANK', '0')}.json").write_text(json.dumps(losses))
 if dist.is_initialized():

@@ -1,6 +1,7 @@
 """Training loops of many shapes, each in a fork of one process that has torch and the hook.
 
-Run: python hooked_loops.py ROOT NAME... ; each loop uses the runtime folder ROOT/NAME and writes result.json there.
+Run: python hooked_loops.py ROOT NAME... ; each loop uses the runtime folder ROOT/NAME and writes result.json there. Where that
+holds a file ``awaits``, the loop stands still after hello until it was given a command, so that none comes after its step.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import atexit
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -23,6 +25,22 @@ from eroica.producers import hook
 hook.activate()
 
 Result = dict[str, Any]
+HELLO = 15
+"""By this iteration hello was said: ten go by before the first is told."""
+
+
+def await_command(mark: str = "told") -> None:
+    """Stand still until the agent has sent a command to this process, where one is awaited."""
+    folder = Path(os.environ["EROICA_RUNTIME_DIR"])
+    while (folder / "awaits").exists() and not (folder / f"{mark}-{os.getpid()}").exists():
+        time.sleep(0.005)
+
+
+def await_trace() -> None:
+    """Stand still until no trace is being written."""
+    for thread in threading.enumerate():
+        if thread.name == "eroica-trace":
+            thread.join()
 
 
 def data(rows: int = 400, batch: int = 4, **options: Any) -> DataLoader[Any]:
@@ -110,6 +128,8 @@ def marked() -> Result:
         return torch.tensor([30, 20, 10 * told])
 
     for i in range(31):
+        if i == 5:
+            await_command()
         hook.record_receive_waits("dispatch", [0, 1, 2], [1.0, 2.0, float(i)])
         hook.record_receive_waits("combine", [2, 1, 0], counted)
         torch.ones(4, 4) @ torch.ones(4, 4)
@@ -122,7 +142,9 @@ def marked() -> Result:
 def steps_only() -> Result:
     """An optimizer and no loader: 60 iterations."""
     job = Job()
-    for _ in range(60):
+    for i in range(60):
+        if i == HELLO:
+            await_command()
         job.backward(torch.ones(2, 8))
         job.step()
         time.sleep(0.005)
@@ -158,7 +180,9 @@ def spawned_workers() -> Result:
 def paced() -> Result:
     """120 iterations with time for commands to arrive."""
     job = Job()
-    for (batch,) in data(rows=480):
+    for i, (batch,) in enumerate(data(rows=480)):
+        if i == HELLO:
+            await_command()
         job.backward(batch)
         job.step()
         time.sleep(0.01)
@@ -169,7 +193,9 @@ def user_profiler() -> Result:
     """The program's own profiler runs when the command comes."""
     job = Job()
     with torch.profiler.profile() as profiler:
-        for (batch,) in data(rows=200):
+        for i, (batch,) in enumerate(data(rows=200)):
+            if i == HELLO:
+                await_command()
             job.backward(batch)
             job.step()
             time.sleep(0.01)
@@ -181,6 +207,8 @@ def user_profiler_later() -> Result:
     job = Job()
     own = 0
     for i, (batch,) in enumerate(data(rows=400)):
+        if i == HELLO:
+            await_command()
         job.backward(batch)
         job.step()
         time.sleep(0.01)
@@ -193,8 +221,6 @@ def user_profiler_later() -> Result:
 
 def in_thread() -> Result:
     """The training loop runs in a thread."""
-    import threading
-
     results: list[Result] = []
     thread = threading.Thread(target=lambda: results.append(paced()))
     thread.start()

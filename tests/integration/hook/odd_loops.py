@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import hooked_loops
 import torch
-from hooked_loops import Job, Result, data, main
+from hooked_loops import HELLO, Job, Result, await_command, await_trace, data, main
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from eroica.producers import hook
@@ -252,7 +252,9 @@ def threaded() -> Result:
 
 def slow(steps: int, pause_s: float = 0.01) -> Job:
     job = Job()
-    for (batch,) in data(rows=4 * steps):
+    for i, (batch,) in enumerate(data(rows=4 * steps)):
+        if i == HELLO:
+            await_command()
         job.backward(batch)
         job.step()
         time.sleep(pause_s)
@@ -273,7 +275,12 @@ def hard_exit() -> Result:
 
 def expired() -> Result:
     """A command whose step never comes must not stand in the way of the next one."""
-    return slow(150).result()
+    job = slow(60)
+    await_command("told-again")
+    for (batch,) in data(rows=40):
+        job.backward(batch)
+        job.step()
+    return job.result()
 
 
 def call(x: int) -> int:
@@ -284,6 +291,8 @@ def call_heavy() -> Result:
     """A step makes so many Python calls that the trace of the asked-for steps would have gigabytes with stacks."""
     job = Job()
     for i, (batch,) in enumerate(data(rows=4 * 60)):
+        if i == HELLO:
+            await_command()
         job.backward(batch)
         job.step()
         # The first steps are quick, so that the signature is found soon.
@@ -295,7 +304,12 @@ def call_heavy() -> Result:
 
 def large_trace() -> Result:
     """A trace above the limit of the command."""
-    return slow(150).result()
+    job = slow(60)
+    await_trace()
+    for (batch,) in data(rows=40):
+        job.backward(batch)
+        job.step()
+    return job.result()
 
 
 ODD: dict[str, Callable[[], Result]] = {

@@ -28,7 +28,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, timeout=250, check=False)
+    return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_a_program_without_torch_pays_no_import_of_it(short: Path, helpers: Any) -> None:
@@ -71,7 +71,7 @@ def test_a_python_without_eroica_starts_as_ever(short: Path, helpers: Any) -> No
 def test_torchrun_without_a_code_change(short: Path, helpers: Any) -> None:
     agent = helpers.FakeAgent(short, helpers.profile_command(short, start_step=30))
     env = environment(helpers.environ(), job="unchanged", runtime_dir=str(short))
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", DDP, str(short), "80"]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", DDP, str(short), "80", "15"]
     ran = python(*command, env=env)
     agent.close()
     assert ran.returncode == 0, ran.stderr
@@ -105,7 +105,7 @@ def test_an_agent_that_never_reads_or_is_killed_changes_nothing(short: Path, hel
         if name != "absent":
             code = (
                 "import socket, sys, time; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM);"
-                "s.bind(sys.argv[1]); print('up', flush=True); time.sleep(280)"
+                "s.bind(sys.argv[1]); print('up', flush=True); time.sleep(900)"
             )
             agent = subprocess.Popen([sys.executable, "-c", code, str(folder / "agent.sock")], stdout=subprocess.PIPE, text=True)
             assert agent.stdout is not None
@@ -113,10 +113,10 @@ def test_an_agent_that_never_reads_or_is_killed_changes_nothing(short: Path, hel
         job = subprocess.Popen([sys.executable, DDP, str(folder), "150"], env=env)
         try:
             if name == "killed" and agent is not None:
-                helpers.until(lambda folder=folder: (folder / "at-0").exists(), 200)
-                helpers.until(lambda folder=folder: int((folder / "at-0").read_text() or 0) > 30, 60)
+                helpers.until(lambda folder=folder: (folder / "at-0").exists(), timeout_s=400)
+                helpers.until(lambda folder=folder: int((folder / "at-0").read_text() or 0) > 30, timeout_s=200)
                 agent.send_signal(signal.SIGKILL)
-            assert job.wait(200) == 0
+            assert job.wait(400) == 0
         finally:
             job.kill()
             if agent is not None:

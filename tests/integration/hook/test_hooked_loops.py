@@ -18,6 +18,8 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
+AWAITED = {"marked", "steps_only", "paced", "user_profiler", "user_profiler_later", "in_thread", "broken_write"}
+"""Loops that must have the command before its step; where hello itself is broken none would come."""
 BROKEN = ["automaton", "sender", "message", "receive", "registry", "identity", "start", "stop", "write", "exit"]
 NAMES = [
     "plain",
@@ -54,7 +56,11 @@ def agents(short_root: Path, helpers: Any) -> Iterator[dict[str, Any]]:
         "user_profiler_later": {"steps": 1000},
     }
     made = {
-        name: helpers.FakeAgent(short_root / name, helpers.profile_command(short_root / name, **changes.get(name, {})))
+        name: helpers.FakeAgent(
+            short_root / name,
+            helpers.profile_command(short_root / name, **changes.get(name, {})),
+            awaited=name.partition(".")[0] in AWAITED,
+        )
         for name in NAMES
     }
     try:

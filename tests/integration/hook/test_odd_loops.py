@@ -54,7 +54,8 @@ def agents(short_root: Path, helpers: Any) -> Iterator[dict[str, Any]]:
     made = {}
     for name in NAMES:
         folder = short_root / name
-        made[name] = helpers.FakeAgent(folder, helpers.profile_command(folder, **COMMANDS[name]) if name in COMMANDS else None)
+        command = helpers.profile_command(folder, **COMMANDS[name]) if name in COMMANDS else None
+        made[name] = helpers.FakeAgent(folder, command, awaited=command is not None)
     made["expired"].follow = helpers.profile_command(short_root / "expired", request="req-2", start_step=0)
     try:
         ran = helpers.run_loops(short_root, NAMES, HERE / "odd_loops.py")
@@ -135,7 +136,7 @@ def test_ddp_with_uneven_inputs(tmp_path_factory: pytest.TempPathFactory, helper
     agent = helpers.FakeAgent(folder)
     env = environment(helpers.environ(), job="uneven", runtime_dir=str(folder))
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(HERE / "ddp_join.py"), str(folder)]
-    ran = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=250, check=False)
+    ran = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=600, check=False)
     agent.close()
     assert ran.returncode == 0, ran.stderr[-3000:]
     done = [json.loads((folder / f"done-{rank}.json").read_text()) for rank in (0, 1)]

@@ -75,7 +75,7 @@ def test_missing_topics_are_one_sentence(
 
 
 def test_verdicts_for_programs_and_people(broker: Any, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     words = options(broker, prefix)
     assert main(["verdicts", *words]) == 0
@@ -97,7 +97,7 @@ def test_verdicts_for_programs_and_people(broker: Any, prefix: str, capsys: pyte
 
 
 def test_a_profile_by_hand_reaches_the_control_topic(tansu: Any, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = KafkaSettings(bootstrap=tansu.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     words = options(tansu, prefix)
     assert main(["profile", "j", *words]) == 2
@@ -130,7 +130,7 @@ def test_a_profile_by_hand_reaches_the_control_topic(tansu: Any, prefix: str, ca
 
 
 def test_the_doctor_sees_which_services_run(broker: Any, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
 
     def services() -> dict[str, str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from eroica.bus import BusProducer, Incoming, ensure_topics, read_partitions
 from eroica.cli.main import main
@@ -22,6 +24,8 @@ from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.summaries import CloseClass
 
 pytestmark = pytest.mark.integration
+NOW_MS = time.time_ns() // 1_000_000
+"""Records are dated about now: Kafka deletes those that are older than their topic keeps, at a time of its own."""
 
 
 def request(job: str, number: int) -> bytes:
@@ -48,8 +52,8 @@ def fill(settings: KafkaSettings, job: str, numbers: range) -> None:
     with BusProducer(settings) as producer:
         for n in numbers:
             headers = (("ce_type", b"\xff"),)
-            producer.send("control", key=job, value=request(job, n), headers=headers, timestamp_ms=1_700_000_000_000 + n)
-            producer.send("summaries", key=f"{job}/r{n}/all", value=close(job, n), timestamp_ms=1_700_000_000_000 + n)
+            producer.send("control", key=job, value=request(job, n), headers=headers, timestamp_ms=NOW_MS + n)
+            producer.send("summaries", key=f"{job}/r{n}/all", value=close(job, n), timestamp_ms=NOW_MS + n)
         assert producer.flush(100) == 0
 
 
@@ -70,7 +74,7 @@ def essence(records: list[Incoming]) -> list[tuple[object, ...]]:
 def test_a_jobs_messages_come_to_disk_and_back(
     broker: Any, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     fill(settings, "mine", range(300))
     fill(settings, "other", range(50))
@@ -86,7 +90,7 @@ def test_a_jobs_messages_come_to_disk_and_back(
     assert {r.key for r in found["control"]} == {b"mine"}
     assert len({r.value for r in found["summaries"]}) == 320
 
-    again = KafkaSettings(bootstrap=broker.bootstrap, prefix=f"again.{prefix}")
+    again = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=f"again.{prefix}")
     manifest = read_manifest(directory)
     assert publish(directory, manifest, again, speed=0) == 640
     for topic in ("control", "summaries"):
@@ -99,7 +103,7 @@ def test_a_jobs_messages_come_to_disk_and_back(
 def test_a_job_that_nobody_knows_leaves_no_recording_and_says_which_there_are(
     tansu: Any, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = KafkaSettings(bootstrap=tansu.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     fill(settings, "mine", range(2))
     vote = Feedback(job="mine", verdict_id="v", helped=True, fault="worker", event_time_us=1)
@@ -117,7 +121,7 @@ def test_a_job_that_nobody_knows_leaves_no_recording_and_says_which_there_are(
 
 
 def test_the_recordings_own_prefix_is_refused(tansu: Any, prefix: str, tmp_path: Path) -> None:
-    settings = KafkaSettings(bootstrap=tansu.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     fill(settings, "mine", range(1))
     options = ["--bootstrap", tansu.bootstrap, "--prefix", prefix]
@@ -127,7 +131,7 @@ def test_the_recordings_own_prefix_is_refused(tansu: Any, prefix: str, tmp_path:
 
 
 def test_pauses_are_those_of_the_recording(tansu: Any, prefix: str, tmp_path: Path) -> None:
-    settings = KafkaSettings(bootstrap=tansu.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     fill(settings, "mine", range(0, 4_000, 1_000))
     options = ["--bootstrap", tansu.bootstrap, "--prefix", prefix]
@@ -137,14 +141,14 @@ def test_pauses_are_those_of_the_recording(tansu: Any, prefix: str, tmp_path: Pa
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    again = KafkaSettings(bootstrap=tansu.bootstrap, prefix=f"again.{prefix}")
+    again = KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=30_000, prefix=f"again.{prefix}")
     publish(tmp_path / "rec", read_manifest(tmp_path / "rec"), again, speed=10, clock=lambda: now[0], sleep=sleep)
     assert now[0] == pytest.approx(0.3)
 
 
 @pytest.mark.timeout(120)
 def test_a_recorder_that_follows_ends_in_order_on_sigterm(tansu: Any, prefix: str, tmp_path: Path) -> None:
-    settings = KafkaSettings(bootstrap=tansu.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=tansu.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     ensure_topics(settings)
     fill(settings, "mine", range(10))
     words = [
@@ -161,9 +165,9 @@ def test_a_recorder_that_follows_ends_in_order_on_sigterm(tansu: Any, prefix: st
     ]
     process = subprocess.Popen([sys.executable, "-m", "eroica.cli.main", *words], stderr=subprocess.PIPE, text=True)
     try:
-        wait_for(lambda: sum(len(records) for records in peek(tmp_path / "rec").values()) == 20)
+        until(lambda: sum(len(records) for records in peek(tmp_path / "rec").values()) == 20)
         fill(settings, "mine", range(10, 15))
-        wait_for(lambda: sum(len(records) for records in peek(tmp_path / "rec").values()) == 30)
+        until(lambda: sum(len(records) for records in peek(tmp_path / "rec").values()) == 30)
     finally:
         process.terminate()
         _, shown = process.communicate(timeout=100)
@@ -174,12 +178,3 @@ def test_a_recorder_that_follows_ends_in_order_on_sigterm(tansu: Any, prefix: st
 
 def peek(directory: Path) -> dict[str, list[Incoming]]:
     return recorded(directory) if (directory / "manifest.json").exists() else {}
-
-
-def wait_for(condition: Any, timeout_s: float = 100.0) -> None:
-    import time
-
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)

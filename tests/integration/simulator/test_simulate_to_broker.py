@@ -38,7 +38,7 @@ def test_the_topics_hold_what_the_recording_holds(
     for entry in manifest.files:
         wanted[entry.topic] += [(r.key, r.value) for r in read_file(tmp_path / "rec", entry)]
     assert told == {topic: len(rows) for topic, rows in wanted.items()}
-    settings = KafkaSettings(bootstrap=broker.bootstrap, prefix=prefix)
+    settings = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix)
     for topic, rows in wanted.items():
         assert sorted(_read(settings, topic, len(rows)), key=repr) == sorted(rows, key=repr)
 

@@ -71,8 +71,9 @@ def worker(rank: int, out_dir: str, fault: str, store: str) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers, torch.nn.Linear(256, 8)), bucket_cap_mb=0.2)
     optimizer = torch.optim.Adam(model.parameters())
     slow = rank == CULPRIT
-    loader = iter(DataLoader(Samples(0.005 if slow and fault == "slow_data" else 0.0), batch_size=8))
-    rounds = 300 if slow and fault == "slow_host" else 0
+    # Far more than what a machine that does much else adds to any rank's step.
+    loader = iter(DataLoader(Samples(0.02 if slow and fault == "slow_data" else 0.0), batch_size=8))
+    rounds = 1_200 if slow and fault == "slow_host" else 0
     for _ in range(WARM_UP_STEPS):
         train_step(model, optimizer, next(loader), rounds)
     with profile(activities=[ProfilerActivity.CPU], with_stack=True) as profiler:

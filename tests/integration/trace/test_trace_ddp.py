@@ -21,7 +21,7 @@ CULPRIT = 2
 
 def summaries(folder: Path, fault: str) -> dict[int, Summary]:
     done = subprocess.run(
-        [sys.executable, str(JOB), str(folder), fault], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(JOB), str(folder), fault], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     paths = sorted(folder.glob("rank*.json"))

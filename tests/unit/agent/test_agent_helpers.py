@@ -123,7 +123,7 @@ def test_real_stacks_of_a_process_and_its_child() -> None:
     try:
         assert process.stdout is not None
         assert [process.stdout.readline(), process.stdout.readline()] == ["ready\n", "ready\n"]
-        found = dump_stacks(process.pid, 20_000)
+        found = dump_stacks(process.pid, 100_000)
         if "no permission" in found.error:
             pytest.skip(found.error)
         assert found.error == ""
@@ -152,7 +152,7 @@ def test_a_refused_look_says_what_to_do(tmp_path: Path) -> None:
     fake.write_text("#!/bin/sh\necho 'Error: Permission Denied: Try running again with elevated permissions' >&2\n"
                     "echo 'Operation not permitted (os error 1)' >&2\nexit 1\n")  # fmt: skip
     fake.chmod(0o700)
-    found = dump_stacks(1, 5_000, program=str(fake))
+    found = dump_stacks(1, 100_000, program=str(fake))
     assert found.threads == []
     assert "SYS_PTRACE" in found.error and "ptrace_scope" in found.error
 

@@ -28,7 +28,7 @@ def test_every_datagram_comes_in_order_and_commands_go_back(tmp_path: Path) -> N
         sent += sender.message({"n": sent}, sent * 10**10)
     got: list[bytes] = []
     while len(got) < 200:
-        got += inbox.get(timeout=10)
+        got += inbox.get(timeout=100)
     assert got == [b'{"n":%d}' % n for n in range(200)]
     assert server.command(4242, {"kind": "profile"}) is True
     assert sender.receive() == {"kind": "profile"}
@@ -49,7 +49,7 @@ def test_the_socket_of_a_dead_agent_is_replaced(tmp_path: Path) -> None:
     inbox: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
     server = DatagramServer(tmp_path, inbox.put)
     Sender(1, tmp_path).message({"a": 1}, 10**10)
-    assert inbox.get(timeout=10) == [b'{"a":1}']
+    assert inbox.get(timeout=100) == [b'{"a":1}']
     server.close()
 
 
@@ -128,7 +128,7 @@ def test_a_pid_that_is_used_again_is_not_the_old_process(tmp_path: Path) -> None
 
 def test_sockets_of_dead_processes_are_swept_and_no_others(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait(20)
+    dead.wait(100)
     elsewhere = 4_194_303  # no process here has this id: as one in another container
     held = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
     for sock, pid in zip(held, (dead.pid, elsewhere), strict=True):

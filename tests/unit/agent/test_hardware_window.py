@@ -6,12 +6,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import pytest
 from hardware_kit import Gpu, RecordedNvml, rdma, write_sysfs
+from waiting import until
 
 from eroica.producers.agent.hardware import Hardware
 from eroica.producers.agent.nics import NicSource
@@ -21,19 +22,12 @@ from eroica.producers.agent.sampler import MAX_FAILURES, SampledHost, SampledSou
 from eroica.producers.trace.samples import SampleSeries, with_levels
 from eroica.schemas.summaries import FunctionPattern, Identity, Metric
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(300)]
 SECOND = 1_000_000
 
 
 def now_us() -> int:
     return time.time_ns() // 1_000
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline, f"did not come: {what}"
-        time.sleep(0.005)
 
 
 def who(pid: int = 1, local_rank: int = 0) -> Identity:
@@ -79,10 +73,18 @@ def hardware(nvml: RecordedNvml | None = None, sys: Path | None = None) -> Hardw
     return Hardware([*nics, *gpus], gpus)
 
 
+def sample(one: Hardware, pids: Iterable[int] = (1,)) -> int:
+    """Have every source that answers read three times, so that there are rates too; returns when that began."""
+    start = now_us()
+    for _ in range(3):
+        asked_us = now_us()
+        until(lambda: (one.want(pids), all(s.silent or s.last_us > asked_us for s in one._sources))[1], "samples")  # noqa: B023
+    return start
+
+
 def window_of(one: Hardware, identity: Identity, pids: Iterable[int] = (1,)) -> dict[tuple[str, str], Metric]:
     try:
-        start = now_us()
-        until(lambda: (one.want(pids), all(s.last_us > start + 100_000 for s in one._sources))[1], "samples")
+        start = sample(one, pids)
         return {(m.name, m.device): m for m in one.window(identity, start, now_us()).metrics}
     finally:
         one.close()
@@ -98,8 +100,7 @@ def test_a_rank_gets_the_figures_of_the_gpu_that_its_process_is_on() -> None:
 
 def test_without_its_process_in_sight_the_local_rank_counts_and_that_is_said() -> None:
     one = hardware(RecordedNvml([Gpu(clock=1980), Gpu(clock=700)]))
-    start = now_us()
-    until(lambda: (one.want([1]), one._sources[0].last_us > start + 50_000)[1], "samples")
+    start = sample(one)
     window = one.window(who(local_rank=1), start, now_us())
     one.close()
     assert next(m.mean for m in window.metrics if m.name == "sm_clock") == 700
@@ -124,9 +125,12 @@ class Hanging:
 
     def __init__(self) -> None:
         self.release = threading.Event()
+        self.asked = self.answered = 0
 
     def read(self, pids: frozenset[int]) -> Iterable[Reading]:
-        self.release.wait(60)
+        self.asked += 1
+        self.release.wait(600)
+        self.answered += 1
         return []
 
 
@@ -134,16 +138,14 @@ def test_a_source_that_hangs_holds_up_nobody() -> None:
     hanging = Hanging()
     stuck, host = SampledSource("stuck", lambda: hanging, 0.02, now_us), SampledHost(0.02, now_us)
     one = Hardware([stuck, host], [])
-    start = now_us()
-    slowest = 0.0
+    until(lambda: (one.want([os.getpid()]), hanging.asked)[1] > 0, "the reading that hangs")
     for _ in range(100):
-        before = time.monotonic()
         one.want([os.getpid()])
         one.at_once()
-        slowest = max(slowest, time.monotonic() - before)
         time.sleep(0.005)
-    assert slowest < 1.0
-    until(lambda: (one.want([1]), stuck.silent and host.last_us > start + 100_000)[1], "the host's samples")
+    assert (hanging.asked, hanging.answered) == (1, 0), "nobody has waited for it"
+    until(lambda: (one.want([1]), stuck.silent)[1], "it counts as silent")
+    start = sample(one)
     names = {m.name for m in one.window(who(), start, host.last_us).metrics}
     assert "cpu_busy" in names
     hanging.release.set()
@@ -199,9 +201,9 @@ def test_nothing_is_sampled_until_somebody_wants_it_and_the_thread_ends(monkeypa
             reads.append(pids)
             return []
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     one = SampledSource("quiet", Counting, 0.01, now_us)
-    assert threading.active_count() == before and not reads
+    assert set(threading.enumerate()) <= before and not reads, "threads of other tests may end meanwhile"
     until(lambda: (one.want(frozenset({os.getpid()})), len(reads) > 2)[1], "reads")
     assert os.getpid() in reads[0]
     thread = one._thread
@@ -211,7 +213,7 @@ def test_nothing_is_sampled_until_somebody_wants_it_and_the_thread_ends(monkeypa
     time.sleep(0.1)
     assert len(reads) == calm
     one.close()
-    thread.join(10)
+    thread.join(100)
     assert not thread.is_alive()
 
 

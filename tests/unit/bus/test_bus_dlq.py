@@ -122,18 +122,18 @@ def test_an_outgrown_service_stops_and_one_that_broken_senders_flood_does_not(ou
         play()
 
 
-def test_a_flood_of_refused_messages_is_some_lines_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_refused_messages_is_some_lines_and_a_count(own_log: pytest.LogCaptureFixture) -> None:
     now = 0.0
     said = RefusalLog(logging.getLogger("refusals"), clock=lambda: now)
     for number in range(1_000):
         said.say(f"topic[0]@{number}", SchemaError("no JSON"))
-    lines = [record.getMessage() for record in caplog.records]
+    lines = [record.getMessage() for record in own_log.records]
     assert len(lines) == MAX_LINES + 1 and "topic[0]@0 goes to the dead letters: no JSON" in lines
     now = LINES_WITHIN_S
     said.say("topic[0]@1000", ZeroDivisionError("ours"))
-    lines = [record.getMessage() for record in caplog.records[MAX_LINES + 1 :]]
+    lines = [record.getMessage() for record in own_log.records[MAX_LINES + 1 :]]
     assert lines == [
         f"{1_000 - MAX_LINES} more went to the dead letters, 1001 so far",
         "topic[0]@1000 goes to the dead letters: ours",
     ]
-    assert caplog.records[-1].exc_info is not None and said.total == 1_001
+    assert own_log.records[-1].exc_info is not None and said.total == 1_001

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from eroica.bus import BusProducer, check_broker
-from eroica.bus.local.ports import free_port
 from eroica.bus.probe import parse_address
 from eroica.schemas.errors import BrokerError, MessageTooLarge, UsageError
 from eroica.schemas.settings import KafkaSettings
@@ -48,11 +47,19 @@ def server(answer: bytes | None) -> Iterator[int]:
         listening.close()
         for connection in held:
             connection.close()
-        thread.join(5)
+        thread.join(100)
 
 
-def settings(bootstrap: str, **extra: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap=bootstrap, connect_timeout_ms=1_000, extra=extra)
+def settings(bootstrap: str, timeout_ms: int = 100_000, **extra: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap=bootstrap, connect_timeout_ms=timeout_ms, extra=extra)
+
+
+@contextmanager
+def unheard() -> Iterator[str]:
+    """An address where nobody listens, and nobody else can."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 @pytest.mark.parametrize(
@@ -67,14 +74,14 @@ def settings(bootstrap: str, **extra: str) -> KafkaSettings:
 )
 def test_a_port_that_is_no_kafka_broker_is_told_from_one(answer: bytes | None, text: str) -> None:
     with server(answer) as port, pytest.raises(BrokerError, match=text) as raised:
-        check_broker(settings(f"127.0.0.1:{port}"))
+        check_broker(settings(f"127.0.0.1:{port}", timeout_ms=100_000 if answer is not None else 1_000))
     assert f"127.0.0.1:{port}" in raised.value.where
     assert raised.value.exit_code == 4
 
 
 def test_nothing_listens() -> None:
-    with pytest.raises(BrokerError, match="nothing listens there"):
-        check_broker(settings(f"127.0.0.1:{free_port()}"))
+    with unheard() as address, pytest.raises(BrokerError, match="nothing listens there"):
+        check_broker(settings(address))
 
 
 def test_no_such_host() -> None:
@@ -84,7 +91,8 @@ def test_no_such_host() -> None:
 
 def test_tls_at_a_plain_port_is_a_broker_error_that_names_the_setting() -> None:
     with server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port, pytest.raises(BrokerError) as raised:
-        check_broker(settings(f"127.0.0.1:{port}", **{"security.protocol": "ssl"}))
+        # It is looked at for the whole of the time that is given.
+        check_broker(settings(f"127.0.0.1:{port}", timeout_ms=5_000, **{"security.protocol": "ssl"}))
     assert "the TLS connection failed" in str(raised.value)
     assert "check security.protocol" in str(raised.value)
 
@@ -106,11 +114,11 @@ def test_addresses(text: str, pair: tuple[str, int]) -> None:
 
 
 def test_without_a_broker_sending_returns_at_once_and_every_message_is_accounted_for() -> None:
-    nowhere = settings(f"127.0.0.1:{free_port()}", **{"queue.buffering.max.messages": "10"})
-    producer = BusProducer(nowhere)
-    outcomes = [producer.send("control", key="k", value=b"x") for _ in range(25)]
-    assert outcomes == [True] * 10 + [False] * 15
-    assert producer.close(timeout_s=0.1) == 10
+    with unheard() as address:
+        producer = BusProducer(settings(address, **{"queue.buffering.max.messages": "10"}))
+        outcomes = [producer.send("control", key="k", value=b"x") for _ in range(25)]
+        assert outcomes == [True] * 10 + [False] * 15
+        assert producer.close(timeout_s=0.1) == 10
     count = producer.counters
     assert (count.queued, count.delivered, count.lost, count.refused, count.in_flight) == (10, 0, 10, 15, 0)
 

@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import KafkaError
 
 from eroica.bus.errors import translate
-from eroica.bus.local.ports import free_port
 from eroica.bus.outage import SAY_EVERY_S, patiently, wait_for_broker
 from eroica.schemas.errors import BrokerAway, BrokerError
 from eroica.schemas.settings import KafkaSettings
@@ -31,8 +30,8 @@ class Clock:
         self.now += seconds
 
 
-def test_a_long_outage_is_waited_out_and_said_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
+def test_a_long_outage_is_waited_out_and_said_once_in_a_while(own_log: pytest.LogCaptureFixture) -> None:
+    own_log.set_level(logging.WARNING)
     clock = Clock()
     outage_s = 10 * SAY_EVERY_S
 
@@ -42,7 +41,7 @@ def test_a_long_outage_is_waited_out_and_said_once_in_a_while(caplog: pytest.Log
         return "done"
 
     assert patiently(call, "localize", clock=clock, sleep=clock.sleep) == "done"
-    lines = [record.getMessage() for record in caplog.records]
+    lines = [record.getMessage() for record in own_log.records]
     assert lines[0] == "localize waits for the broker: no answer"
     assert lines[-1] == f"localize goes on after {outage_s:.0f} s"
     assert len(lines) == 11
@@ -68,8 +67,11 @@ def test_what_waiting_does_not_cure_is_raised_at_once_and_a_stop_ends_the_waitin
 
 
 def test_where_nothing_listens_a_service_ends_at_once() -> None:
-    with pytest.raises(BrokerError, match="nothing listens there"):
-        wait_for_broker(KafkaSettings(bootstrap=f"127.0.0.1:{free_port()}"), "x", sleep=lambda _: pytest.fail("it waits"))
+    with socket.socket() as held:  # bound, so that nobody else can listen there
+        held.bind(("127.0.0.1", 0))
+        nobody = KafkaSettings(bootstrap=f"127.0.0.1:{held.getsockname()[1]}")
+        with pytest.raises(BrokerError, match="nothing listens there"):
+            wait_for_broker(nobody, "x", sleep=lambda _: pytest.fail("it waits"))
 
 
 def test_a_broker_that_was_met_is_waited_for_even_when_nothing_listens_any_more() -> None:

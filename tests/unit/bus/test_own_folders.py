@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from eroica.bus.local.folders import OwnFolder
 own = OwnFolder("mine-", Path(sys.argv[1]))
 (own.path / "file").write_text("x")
 print(own.path.name, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -38,7 +39,7 @@ def test_only_what_a_dead_owner_left_is_swept(tmp_path: Path) -> None:
         (tmp_path / "mine-link").symlink_to(tmp_path / "elsewhere")
         assert sweep("mine-", tmp_path) == 0, "its owner lives"
         os.kill(owner.pid, signal.SIGKILL)
-        owner.wait(10)
+        owner.wait(100)
         assert left.is_dir()
         assert sweep("mine-", tmp_path) == 1
         assert sorted(p.name for p in tmp_path.iterdir()) == sorted([kept.path.name, living.path.name, "mine-file", "mine-link"])
@@ -47,7 +48,19 @@ def test_only_what_a_dead_owner_left_is_swept(tmp_path: Path) -> None:
         assert not living.path.exists()
     finally:
         owner.kill()
-        owner.wait(10)
+        owner.wait(100)
+
+
+def test_a_folder_that_is_given_away_while_it_is_looked_at_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, lock = OwnFolder("mine-", tmp_path), fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        own.give_away()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert sweep("mine-", tmp_path) == 0
+    assert own.path.is_dir()
 
 
 def test_no_folder_to_sweep_in_is_no_error(tmp_path: Path) -> None:

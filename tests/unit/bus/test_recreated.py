@@ -54,14 +54,14 @@ def test_topics_with_too_few_partitions_are_named_with_what_to_do(have: dict[str
     assert bool(text) is bool(said) is text.endswith("eroica topics ensure")
 
 
-def test_a_client_that_meets_another_cluster_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_meets_another_cluster_is_given_up(own_log: pytest.LogCaptureFixture) -> None:
     heard: list[bool] = []
     log = _ClientLog(logging.getLogger("eroica.test"), lambda: heard.append(True))
-    with caplog.at_level(logging.WARNING):
+    with own_log.at_level(logging.WARNING):
         log.log(logging.WARNING, "%s [%s] %s", "FAIL", "rdkafka#producer-1", "refused")
         log.log(logging.WARNING, "%s [%s] %s", "CLUSTERID", "rdkafka#producer-1", "another")
     assert heard == [True]
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in own_log.records] == [
         "FAIL [rdkafka#producer-1] refused",
         "CLUSTERID [rdkafka#producer-1] another",
     ]

@@ -22,5 +22,5 @@ def test_the_end_is_quiet_and_has_its_code(argv: list[str]) -> None:
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     said = process.stderr.read()
-    assert process.wait(60) == 141
+    assert process.wait(100) == 141
     assert said == ""

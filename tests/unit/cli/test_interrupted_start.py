@@ -29,7 +29,7 @@ sys.exit(main())
 def start(command: str, module: str, handler: str = "signal.default_int_handler") -> subprocess.CompletedProcess[str]:
     """Run *command*, and send it what Ctrl-C sends when it first looks for *module*."""
     code = INTERRUPTED_AT.format(module=module, handler=handler, command=command)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize(

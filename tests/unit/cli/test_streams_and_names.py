@@ -25,7 +25,7 @@ def shell(command: str, **env: str) -> subprocess.CompletedProcess[bytes]:
         ["/bin/sh", "-c", f"exec {sys.executable} -m eroica.cli.main {command}"],
         env={**os.environ, **env},
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -163,14 +163,16 @@ def test_a_verdict_of_another_major_version_is_passed_over_and_said(caplog: pyte
 @pytest.mark.parametrize(
     ("bad", "lines"), [(0, 0), (1, 1), (MAX_TOLD - 1, MAX_TOLD - 1), (MAX_TOLD, MAX_TOLD + 1), (500, MAX_TOLD + 2)]
 )
-def test_a_flood_of_unreadable_records_is_a_few_lines_and_a_count(bad: int, lines: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_unreadable_records_is_a_few_lines_and_a_count(
+    bad: int, lines: int, own_log: pytest.LogCaptureFixture
+) -> None:
     accepted = VerdictFilter()
     for offset in range(bad):
         assert accepted.feed(record(b"\xff", offset)) is None
     accepted.close()
-    assert len(caplog.messages) == lines
+    assert len(own_log.messages) == lines
     if bad > MAX_TOLD:
-        assert caplog.messages[-1].startswith(f"skipped {bad} messages")
+        assert own_log.messages[-1].startswith(f"skipped {bad} messages")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.unit, NEEDS_MEMFD]
 def heard_until(inbox: queue.SimpleQueue[list[bytes]], count: int) -> list[bytes]:
     found: list[bytes] = []
     while len(found) < count:
-        found += inbox.get(timeout=60)
+        found += inbox.get(timeout=300)
     return found
 
 

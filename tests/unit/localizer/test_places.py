@@ -129,3 +129,27 @@ def test_a_slow_link_that_no_past_and_no_counter_calls_bad_is_no_more_than_a_not
     frame = build_frame(chunks)
     found = judge_eroica(frame, LocalizeSettings()).findings
     assert all(f.cls == "link" and f.confidence < LocalizeSettings().accuse_confidence for f in found)
+
+
+@pytest.mark.parametrize(
+    ("second", "hosts"),
+    [
+        pytest.param("slow_storage", [["node-3"], ["node-4"]], id="one computes slowly, one waits for data"),
+        pytest.param("cpu_contention", [["node-3", "node-4"]], id="both compute slowly"),
+    ],
+)
+def test_hosts_that_are_slow_in_different_things_are_causes_of_their_own(second: str, hosts: list[list[str]]) -> None:
+    job = "job: {world: 64, framework: ddp}\ncluster: {gpus_per_host: 8}\nprofile: {steps: 8}"
+    faults = f"{{fault: cpu_contention, at: {{hosts: 3}}, dose: 1.2}}, {{fault: {second}, at: {{hosts: 4}}, dose: 1.2}}"
+    found = judged(job, faults, 7).findings
+    assert {f.cls for f in found} == {"host"}
+    assert sorted(f.hosts for f in found) == hosts
+
+
+def test_two_that_are_slow_after_each_other_are_named_though_each_gives_back_little() -> None:
+    """A delay of loading and a slow device add up in sharded jobs: the step grew by both, and own times tell of the slower."""
+    job = "job: {world: 32, framework: fsdp, sharding: 3}\ncluster: {gpus_per_host: 8}\nprofile: {steps: 8}\nnoise: noisy"
+    faults = "{fault: slow_storage, at: {hosts: 1}, dose: 1.25}, {fault: slow_gpu_clock, at: {ranks: '17'}, dose: 1.25}"
+    chunks, _ = simulated(f"seed: 3\n{job}\nfaults: [{faults}]\nhistory: {{before: 20, after: 120}}\n")
+    found = judge_eroica(build_frame(chunks), LocalizeSettings()).findings
+    assert {(f.cls, tuple(f.hosts)) for f in found} == {("host", ("node-1",)), ("worker", ("node-2",))}

@@ -68,5 +68,5 @@ def test_outside_of_the_main_thread_signals_are_left_alone() -> None:
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
-    thread.join(10)
+    thread.join(100)
     assert seen == [before]

@@ -92,7 +92,7 @@ def test_a_command_that_reads_settings_says_so_once_on_standard_error(command: s
         env={"EROICA_GROUP__IDLEMS": "1", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0

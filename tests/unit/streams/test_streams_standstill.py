@@ -25,7 +25,7 @@ pytestmark = pytest.mark.unit
     ],
 )
 def test_who_waits_is_said(
-    waited_s: list[int], acked: bool, said: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    waited_s: list[int], acked: bool, said: list[str], tmp_path: Path, own_log: pytest.LogCaptureFixture
 ) -> None:
     from faust.types.tuples import Message
 
@@ -44,6 +44,6 @@ def test_who_waits_is_said(
         for _ in range(3):
             await consumer.verify_all_partitions_active()
 
-    with caplog.at_level(logging.ERROR):
+    with own_log.at_level(logging.ERROR):
         asyncio.run(check())
-    assert caplog.messages == said
+    assert own_log.messages == said
