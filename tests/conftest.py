@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from eroica.bus.local import EmbeddedBroker, KafkaCluster
 from eroica.schemas.errors import MissingDependency
+
+sys.path.insert(0, str(Path(__file__).parent))  # waiting.py, for all of them
 
 REQUIRE = "EROICA_REQUIRE_KAFKA"
 BROKER_FIXTURES = frozenset({"kafka", "kafka3", "tansu", "broker"})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from waiting import until
 
 EROICA = [sys.executable, "-m", "eroica.cli"]
 
@@ -28,8 +29,10 @@ def left_behind(tmp_path: Path, pid: int) -> list[str]:
 def wait_for(
     condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 120.0, pause_s: float = 0.1
 ) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
+    def happened() -> bool:
+        if condition():
+            return True
         assert process.poll() is None, "the demo ended"
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(pause_s)
+        return False
+
+    until(happened, timeout_s=timeout_s, pause_s=pause_s)

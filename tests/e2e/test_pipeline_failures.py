@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 import pytest
+from waiting import until
 
 from eroica.bus import BusProducer, ensure_topics, read_partitions
 from eroica.bus.local import KafkaCluster
@@ -33,7 +34,6 @@ from eroica.streams.collect import GroupCore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-DEADLINE_S = 150.0
 SCENARIO = """
 name: failures
 about: a throttled GPU in a data-parallel job
@@ -110,14 +110,6 @@ class Services:
             if process.poll() is None:
                 process.kill()
             process.wait(100)
-
-
-def until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(complaint())
-        time.sleep(0.1)
 
 
 def verdicts_on(settings: KafkaSettings) -> list[Verdict]:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import waiting
+
 from eroica.bus import BusProducer, Incoming, read_partitions
 from eroica.bus.local.ports import LOOPBACK, free_port
 from eroica.bus.producer import wait_delivered
@@ -53,15 +55,7 @@ except EroicaError as error:
 
 def until(condition: Callable[[], T], timeout_s: float, what: str, agent: RunningAgent | None = None) -> T:
     """The first true value of *condition*; fails with *what* (and the agent's log) when there is none in time."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            log = f"\n{agent.text()}" if agent is not None else ""
-            raise AssertionError(f"not within {timeout_s:g} s: {what}{log}")
-        time.sleep(0.05)
+    return waiting.until(condition, lambda: f"{what}\n{agent.text() if agent is not None else ''}", timeout_s=timeout_s)
 
 
 class RunningAgent:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
+from waiting import until
 
 from eroica.bus import (
     BusProducer,
@@ -43,15 +43,6 @@ def settings(broker: EmbeddedBroker | KafkaCluster, prefix: str) -> KafkaSetting
     made = KafkaSettings(bootstrap=broker.bootstrap, connect_timeout_ms=30_000, prefix=prefix, extra=extra)
     ensure_topics(made)
     return made
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 100.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def read_all(settings: KafkaSettings, topic: str, **options: object) -> list[Incoming]:

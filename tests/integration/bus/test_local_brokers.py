@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from confluent_kafka import KafkaError
+from waiting import until
 
 from eroica.bus import BusProducer, check_broker, ensure_topics, read_partitions
 from eroica.bus.local import EmbeddedBroker, KafkaCluster
@@ -23,15 +23,6 @@ from eroica.schemas.errors import MissingDependency, UsageError
 from eroica.schemas.settings import KafkaSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 100.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def has_ended(pid: int) -> bool:

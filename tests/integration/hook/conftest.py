@@ -6,12 +6,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from eroica.producers.agent.rings import Rings
 from eroica.producers.hook import wire
@@ -106,14 +106,6 @@ class FakeAgent:
         self._socket.sendto(json.dumps(command).encode(), address)
         self._rings.ring_bell(pid)
         (self.directory / f"{mark}-{pid}").touch()
-
-
-def until(condition: Any, seconds: float = 30.0) -> None:
-    """Wait for a condition to hold."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def profile_command(folder: Path, **changes: Any) -> dict[str, Any]:

@@ -113,8 +113,8 @@ def test_an_agent_that_never_reads_or_is_killed_changes_nothing(short: Path, hel
         job = subprocess.Popen([sys.executable, DDP, str(folder), "150"], env=env)
         try:
             if name == "killed" and agent is not None:
-                helpers.until(lambda folder=folder: (folder / "at-0").exists(), 400)
-                helpers.until(lambda folder=folder: int((folder / "at-0").read_text() or 0) > 30, 200)
+                helpers.until(lambda folder=folder: (folder / "at-0").exists(), timeout_s=400)
+                helpers.until(lambda folder=folder: int((folder / "at-0").read_text() or 0) > 30, timeout_s=200)
                 agent.send_signal(signal.SIGKILL)
             assert job.wait(400) == 0
         finally:

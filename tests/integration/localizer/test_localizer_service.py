@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import pytest
 from scenes import Scene, steady
+from waiting import until
 
 from eroica.bus import BusProducer, Incoming, ensure_topics, read_partitions
 from eroica.bus.local import EmbeddedBroker
@@ -114,14 +115,6 @@ class Bench:
                 process.kill()
             process.wait(100)
         self.producer.close(2)
-
-
-def until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(complaint())
-        time.sleep(0.05)
 
 
 def chunks(request: str, slow: int = 2) -> list[GroupChunk]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from eroica.bus import BusProducer, Incoming, ensure_topics, read_partitions
 from eroica.cli.main import main
@@ -164,9 +165,9 @@ def test_a_recorder_that_follows_ends_in_order_on_sigterm(tansu: Any, prefix: st
     ]
     process = subprocess.Popen([sys.executable, "-m", "eroica.cli.main", *words], stderr=subprocess.PIPE, text=True)
     try:
-        wait_for(lambda: sum(len(records) for records in peek(tmp_path / "rec").values()) == 20)
+        until(lambda: sum(len(records) for records in peek(tmp_path / "rec").values()) == 20)
         fill(settings, "mine", range(10, 15))
-        wait_for(lambda: sum(len(records) for records in peek(tmp_path / "rec").values()) == 30)
+        until(lambda: sum(len(records) for records in peek(tmp_path / "rec").values()) == 30)
     finally:
         process.terminate()
         _, shown = process.communicate(timeout=100)
@@ -177,10 +178,3 @@ def test_a_recorder_that_follows_ends_in_order_on_sigterm(tansu: Any, prefix: st
 
 def peek(directory: Path) -> dict[str, list[Incoming]]:
     return recorded(directory) if (directory / "manifest.json").exists() else {}
-
-
-def wait_for(condition: Any, timeout_s: float = 100.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-import pytest
+from waiting import until
 
 from eroica.bus import BusProducer, Incoming, ensure_topics, read_partitions
 from eroica.bus.producer import wait_delivered
@@ -81,14 +81,6 @@ class Service:
         self._reader.join(100)
         assert "did not end in time" not in "".join(self.lines)
         return code
-
-
-def until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(complaint())
-        time.sleep(0.05)
 
 
 class Bench:

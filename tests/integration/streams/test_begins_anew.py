@@ -9,11 +9,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from eroica.bus import ensure_topics
 from eroica.bus.local import KafkaCluster
@@ -89,23 +89,15 @@ def test_a_worker_without_its_broker_begins_anew_until_it_is_there(
     with log.open("wb") as file:
         process = subprocess.Popen([sys.executable, "-c", RUN], env=environment, stdout=file, stderr=file, cwd=tmp_path)
     try:
-        until(lambda: log.read_text().count("begins anew") >= 2 or process.poll() is not None, log)
+        until(lambda: log.read_text().count("begins anew") >= 2 or process.poll() is not None, log.read_text)
         assert process.poll() is None, log.read_text()
         assert gate.turned_away >= 2
         assert " ready " not in log.read_text()
         gate.open = True
-        until(lambda: "eroica group ready (partitions control: 4, summaries: 16)" in log.read_text(), log)
+        until(lambda: "eroica group ready (partitions control: 4, summaries: 16)" in log.read_text(), log.read_text)
         process.terminate()
         assert process.wait(100) == 0, log.read_text()
     finally:
         if process.poll() is None:
             process.kill()
         process.wait(100)
-
-
-def until(condition: Callable[[], bool], log: Path) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(log.read_text()[-5_000:])
-        time.sleep(0.1)

@@ -6,12 +6,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import pytest
 from hardware_kit import Gpu, RecordedNvml, rdma, write_sysfs
+from waiting import until
 
 from eroica.producers.agent.hardware import Hardware
 from eroica.producers.agent.nics import NicSource
@@ -21,19 +22,12 @@ from eroica.producers.agent.sampler import MAX_FAILURES, SampledHost, SampledSou
 from eroica.producers.trace.samples import SampleSeries, with_levels
 from eroica.schemas.summaries import FunctionPattern, Identity, Metric
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(300)]
 SECOND = 1_000_000
 
 
 def now_us() -> int:
     return time.time_ns() // 1_000
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 100
-    while not true():
-        assert time.monotonic() < deadline, f"did not come: {what}"
-        time.sleep(0.005)
 
 
 def who(pid: int = 1, local_rank: int = 0) -> Identity:
@@ -207,9 +201,9 @@ def test_nothing_is_sampled_until_somebody_wants_it_and_the_thread_ends(monkeypa
             reads.append(pids)
             return []
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     one = SampledSource("quiet", Counting, 0.01, now_us)
-    assert threading.active_count() == before and not reads
+    assert set(threading.enumerate()) <= before and not reads, "threads of other tests may end meanwhile"
     until(lambda: (one.want(frozenset({os.getpid()})), len(reads) > 2)[1], "reads")
     assert os.getpid() in reads[0]
     thread = one._thread
