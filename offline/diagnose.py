@@ -11,12 +11,14 @@ import msgspec
 
 from eroica.localizer.judged import Watcher, nobody
 from eroica.offline.align import EPOCH_US, align_steps, missing_note, pair_notes, run_notes, when
+from eroica.offline.doubts import cannot_tell, less_sure
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.matched import match_steps
 from eroica.offline.recording import MANIFEST, read_manifest
 from eroica.offline.stages import pipeline_groups
 from eroica.offline.timelines import diagnose_timeline, timeline_in
+from eroica.producers.trace.checks import device_unseen
 from eroica.producers.trace.filenames import folder_of_place, step_of_place
 from eroica.producers.trace.folder import Found, name_ranks, one_run, unknown_rank
 from eroica.producers.trace.frontend import Opened, open_workers
@@ -32,7 +34,7 @@ from eroica.schemas.jobs import ProcessGroup
 from eroica.schemas.settings import EroicaSettings
 from eroica.schemas.summaries import Summary
 from eroica.schemas.verdicts import Verdict
-from eroica.schemas.wording import say_count, say_share
+from eroica.schemas.wording import say_count
 from eroica.topology.jobview import JobView
 
 OFFLINE = "offline"
@@ -86,6 +88,8 @@ class _Worker:
     pulse: Pulse
     told: JobSigns
     """What it tells of its job beside its rank."""
+    unseen: bool
+    """Whether it launched work of a device that it does not hold."""
 
 
 def diagnose(
@@ -166,9 +170,12 @@ def diagnose(
         notes.append(f"{say_count(len(unread) - MAX_NAMED, 'more file')} gave nothing")
     verdict = judge(placed(summaries, view), settings, view, watch)
     if matched:
-        verdict = _less_sure(verdict, max(MATCHED, settings.localize.accuse_confidence))
-    if doubtful and verdict.status == "no_fault_found":
-        verdict = _cannot_tell(verdict, "neither numbers nor clocks tell which steps of the ranks were the same")
+        verdict = less_sure(verdict, max(MATCHED, settings.localize.accuse_confidence))
+    if verdict.status == "no_fault_found":
+        if doubtful:
+            verdict = cannot_tell(verdict, "neither numbers nor clocks tell which steps of the ranks were the same")
+        elif len(kept) > 1 and all(w.unseen for w in kept) and not any(s.communicators for s in summaries):
+            verdict = cannot_tell(verdict, "the work of the devices was not recorded, nor are collectives: who waits is unknown")
     return Diagnosis(_with_notes(verdict, notes), len(files), unread)
 
 
@@ -218,7 +225,9 @@ def _worker(opened: Opened, rank: int | None, root: Path) -> _Worker:
     largest = max((int(g["size"]) for g in told.values()), default=0)
     members = tuple(tuple(g["ranks"]) for g in told.values() if g["ranks"])
     signs = JobSigns(opened.told.world_size or largest, opened.told.host, members)
-    return _Worker(found, summary, groups_of(told), opened.told.world_size, pulse_of(opened.trace, steps), signs)
+    return _Worker(
+        found, summary, groups_of(told), opened.told.world_size, pulse_of(opened.trace, steps), signs, device_unseen(opened.trace)
+    )
 
 
 def _summary(opened: Opened, rank: int, steps: Steps) -> Summary:
@@ -276,21 +285,6 @@ def _view(
 
 def _plain(error: EroicaError) -> str:
     return error.what[:300]
-
-
-def _cannot_tell(verdict: Verdict, why: str) -> Verdict:
-    covered = f"{verdict.coverage.received} of {verdict.coverage.expected} ranks"
-    headline = f"{verdict.job}: cannot tell, {covered} answered: {why}"
-    return msgspec.structs.replace(verdict, status="insufficient_data", headline=headline)
-
-
-def _less_sure(verdict: Verdict, most: float) -> Verdict:
-    """*verdict* with no cause above *most*."""
-    headline = verdict.headline
-    for cause in verdict.causes[:1]:
-        headline = headline.replace(f"({say_share(cause.confidence)} sure)", f"({say_share(min(cause.confidence, most))} sure)")
-    causes = [msgspec.structs.replace(c, confidence=min(c.confidence, most)) for c in verdict.causes]
-    return msgspec.structs.replace(verdict, headline=headline, causes=causes)
 
 
 def _with_notes(verdict: Verdict, notes: list[str]) -> Verdict:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from eroica.producers.trace.columns import GPU_ANNOTATION, KERNEL, MEMCPY, MEMSET, OTHER, UNTOLD, Trace
+from eroica.producers.trace.columns import GPU_ANNOTATION, KERNEL, MEMCPY, MEMSET, OTHER, RUNTIME, UNTOLD, Trace
 from eroica.schemas.errors import InvalidInput
 
-__all__ = ["check_told", "untold_note"]
+__all__ = ["check_told", "device_unseen", "untold_note"]
 
 ON_DEVICE = (KERNEL, MEMCPY, MEMSET, GPU_ANNOTATION)
 EXPORT = "export it anew with torch.profiler's export_chrome_trace, or keep all fields of its events"
@@ -41,6 +41,14 @@ def check_told(trace: Trace) -> None:
         raise InvalidInput(
             f"nothing of the trace has a place in time: in all its {count} events the field 'ts' is missing", do=EXPORT
         )
+
+
+def device_unseen(trace: Trace) -> bool:
+    """Whether the host launched work of a device that the trace does not hold, as where only the CPU was profiled."""
+    if trace.rows(*ON_DEVICE).size:
+        return False
+    calls = trace.rows(RUNTIME)
+    return bool(trace.named(calls, lambda name: "launch" in name.lower()).any())
 
 
 def untold_note(trace: Trace) -> list[str]:

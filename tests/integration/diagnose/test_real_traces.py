@@ -252,3 +252,17 @@ def test_folders_of_nodes_are_one_job(tmp_path: Path) -> None:
     assert (verdict.coverage.expected, verdict.coverage.received) == (4, 4)
     assert [(c.class_, c.suspects.ranks) for c in verdict.causes] == [("worker", "2")]
     assert [n for n in verdict.coverage.notes if "(node0 0-1, node1 2-3)" in n]
+
+
+@pytest.mark.parametrize("without", [{"kernel", "gpu_memcpy", "gpu_memset"}, {"cpu_op", "cuda_runtime", "user_annotation"}])
+def test_with_the_host_alone_nobody_is_cleared_and_with_the_device_alone_the_late_one_is_seen(
+    tmp_path: Path, without: set[str]
+) -> None:
+    def one_side(_rank: int, trace: dict[str, Any]) -> None:
+        trace["traceEvents"] = [e for e in trace["traceEvents"] if str(e.get("cat")).lower() not in without]
+
+    verdict = diagnose(rewritten("torchrec_sleep_1s", tmp_path, one_side, "rank{}.json".format), load_settings()).verdict
+    if "kernel" in without:
+        assert verdict.status != "no_fault_found"
+    else:
+        assert [c.suspects.ranks for c in verdict.causes] == ["2"]
