@@ -137,7 +137,8 @@ class Communicators:
     def far(self, worst: Sequence[int]) -> list[int]:
         """*worst*, and all that are nearly as slow as the slowest of them."""
         limit = AS_FAR * float(np.log(self.middle[list(worst)].max()))
-        return [i for i in self.slow if i in worst or np.log(self.middle[i]) >= limit]
+        chosen = set(worst)
+        return [i for i in self.slow if i in chosen or np.log(self.middle[i]) >= limit]
 
     def _of(self, meeting: Meeting) -> list[tuple[tuple[str, tuple[int, ...], int], _One]]:
         graph = self.graph
