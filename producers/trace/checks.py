@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from eroica.producers.trace.columns import OTHER, UNTOLD, Trace
+from eroica.producers.trace.columns import GPU_ANNOTATION, KERNEL, MEMCPY, MEMSET, OTHER, UNTOLD, Trace
 from eroica.schemas.errors import InvalidInput
 
 __all__ = ["check_told", "untold_note"]
 
+ON_DEVICE = (KERNEL, MEMCPY, MEMSET, GPU_ANNOTATION)
 EXPORT = "export it anew with torch.profiler's export_chrome_trace, or keep all fields of its events"
 
 
@@ -28,6 +29,10 @@ def check_told(trace: Trace) -> None:
         missing = int(kinds[UNTOLD])
         why = "the field 'cat' is missing" if missing == count else "'cat' says nothing that a profiler of torch writes"
         raise InvalidInput(f"nothing of the trace can be classified: in all its {count} events {why}", do=EXPORT)
+    # Without its device's work the job would look like one that runs on the CPU.
+    if 2 * int(kinds[UNTOLD]) >= count and not kinds[list(ON_DEVICE)].any():
+        why = f"in {int(kinds[UNTOLD])} of its {count} events the field 'cat' is missing, and no work of a device is told"
+        raise InvalidInput(f"too little of the trace can be classified: {why}", do=EXPORT)
     if not any(trace.names):
         raise InvalidInput(
             f"nothing of the trace can be told apart: in all its {count} events the field 'name' is missing", do=EXPORT

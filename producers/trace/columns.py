@@ -218,6 +218,7 @@ class ColumnBuilder:
         ts, dur = ts[keep], dur[keep]
         # Column by column, so that no two of them are in memory both joined and in order.
         name, code, thread = self._ordered(_NAME, keep), self._ordered(_CATEGORY, keep), self._ordered(_THREAD, keep)
+        code = self._with_annotations(name, code)
         stream, correlation = self._ordered(_STREAM, keep), self._ordered(_CORRELATION, keep)
         size = self._ordered(_BYTES, keep)
         return Trace(
@@ -240,6 +241,11 @@ class ColumnBuilder:
             absolute=first + _base_us(meta) > 1e15,
             repairs=dict(self.repairs),
         )
+
+    def _with_annotations(self, name: npt.NDArray[np.int32], code: Codes) -> Codes:
+        """Until torch 1.12 the annotations of collectives (``gloo:all_reduce``) had the category of operators."""
+        noted = [number for text, number in self._names.items() if isinstance(text, str) and host_collective(text) is not None]
+        return np.where((code == CPU_OP) & np.isin(name, noted), np.int8(ANNOTATION), code) if noted else code
 
     def _put(self, *columns: npt.NDArray[Any]) -> None:
         for parts, column in zip(self._parts, columns, strict=True):

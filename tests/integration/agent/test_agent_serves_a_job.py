@@ -33,6 +33,7 @@ def test_a_job_is_announced_reported_profiled_and_said_goodbye_to(
     trained = job.finish()
     until(lambda: topics.announcements("job-a")[-1].ended, 100, "the end is announced", agent)
     assert agent.stop() == 0, agent.text()
+    until(lambda: topics.last_step("job-a") >= trained - 2, 100, "the last iterations", agent)
     steps = topics.steps_of("job-a")
     for rank in (0, 1):
         assert steps[rank] == sorted(set(steps[rank]))

@@ -54,6 +54,7 @@ def test_a_job_that_hangs_is_known_to_the_next_agent(
     job.finish()
     until(lambda: topics.announcements("job-h")[-1].ended, 100, "the end is announced", agent)
     assert agent.stop() == 0, agent.text()
+    until(lambda: topics.last_step("job-h") >= 198, 100, "the last iterations", agent)
     for steps in topics.steps_of("job-h").values():
         assert steps == sorted(set(steps)) and len(steps) >= 190, "iterations are missing or repeated"
     assert {a.started_at_us for a in topics.announcements("job-h")} == {announced.started_at_us}

@@ -310,7 +310,10 @@ class Page(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[str]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    # A page that is there is waited for, however busy the machine is.
+    monkeypatch.setattr(exporters, "TIMEOUT_S", 100.0)
+    monkeypatch.setattr(exporters, "WHOLE_S", 100.0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as http:
         thread = threading.Thread(target=http.serve_forever, daemon=True)
         thread.start()

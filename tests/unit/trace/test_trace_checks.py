@@ -39,6 +39,7 @@ def without(field: str, category: str = "") -> Events:
 REFUSED = [
     (without("cat"), "classified.*'cat' is missing"),
     ([{**e, "cat": "mine"} for e in job()], "classified.*'cat' says nothing"),
+    ([e for e in without("cat", "kernel") if e.get("cat") != "cuda_runtime"], "20 of its 40 events .* no work of a device"),
     (without("name"), "'name' is missing"),
     (without("ts"), "'ts' is missing"),
     (without("dur"), "'dur' is missing"),
@@ -46,7 +47,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("events", "says"), REFUSED, ids=["cat", "unknown cat", "name", "ts", "dur", "ph"])
+@pytest.mark.parametrize(
+    ("events", "says"), REFUSED, ids=["cat", "unknown cat", "cat of all on the device", "name", "ts", "dur", "ph"]
+)
 def test_a_field_that_all_events_lack_is_named(make_trace: MakeTrace, events: Events, says: str) -> None:
     path = make_trace(events, "rank0.json")
     for read in (lambda: summarize_file(path), lambda: diagnose(path, load_settings())):

@@ -43,9 +43,12 @@ def columns(communicator: Communicator) -> dict[int, tuple[list[int], list[float
     return {s.index: (s.step, s.start_us, s.duration_us) for s in communicator.slots}
 
 
-def test_gloo_by_order_over_its_threads(make_trace: MakeTrace) -> None:
-    events = [step(3, 0), step(4, 100), gloo(10, 5), gloo(20, 30, 3), gloo(110, 6), gloo(130, 7, 3)]
-    found = summary_of(make_trace(events, distributedInfo=INFO)).communicators
+@pytest.mark.parametrize("category", ["user_annotation", "cpu_op"], ids=["today", "until torch 1.12"])
+def test_gloo_by_order_over_its_threads(make_trace: MakeTrace, category: str) -> None:
+    noted = [{**e, "cat": category} for e in (gloo(10, 5), gloo(20, 30, 3), gloo(110, 6), gloo(130, 7, 3))]
+    summary = summary_of(make_trace([step(3, 0), step(4, 100), *noted], distributedInfo=INFO))
+    found = summary.communicators
+    assert not any(f.category == "compute" for f in summary.functions)
     assert len(found) == 1
     assert (found[0].name, found[0].kind, found[0].ranks, found[0].size, found[0].backend) == (
         "0",
