@@ -14,7 +14,7 @@ from eroica.offline.align import EPOCH_US, align_steps, missing_note, pair_notes
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.matched import match_steps
-from eroica.offline.recording import MANIFEST, read_manifest
+from eroica.offline.recording import refuse_recording
 from eroica.offline.stages import pipeline_groups
 from eroica.offline.timelines import diagnose_timeline, timeline_in
 from eroica.producers.trace.filenames import folder_of_place, step_of_place
@@ -27,7 +27,7 @@ from eroica.producers.trace.pulse import TRUST, Pulse, borrowed_steps, pulse_of
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.steps import Steps, find_steps
 from eroica.producers.trace.summarise import STEP_NOTES, identity_from_trace, summarise
-from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError, UsageError
+from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError
 from eroica.schemas.jobs import ProcessGroup
 from eroica.schemas.settings import EroicaSettings
 from eroica.schemas.summaries import Summary
@@ -108,7 +108,7 @@ def diagnose(
     timeline = timeline_in(source)
     if timeline is not None:
         return Diagnosis(diagnose_timeline(timeline, settings), 1, [])
-    _refuse_recording(source)
+    refuse_recording(source)
     listing = list_traces(source)
     ranks = told.ranks.over(listing.files, listing.root)
     files, job = _of_job(listing, told.job)
@@ -170,23 +170,6 @@ def diagnose(
     if doubtful and verdict.status == "no_fault_found":
         verdict = _cannot_tell(verdict, "neither numbers nor clocks tell which steps of the ranks were the same")
     return Diagnosis(_with_notes(verdict, notes), len(files), unread)
-
-
-def _refuse_recording(source: Path) -> None:
-    """A recording is judged by another command.
-
-    :raises UsageError: *source* is one.
-    """
-    folder = source if source.is_dir() else source.parent
-    if source not in (folder, folder / MANIFEST):
-        return
-    try:
-        read_manifest(folder)
-    except InvalidInput:
-        return
-    raise UsageError(
-        "this is a recording, not a folder of traces", where=str(folder), do=f"judge it with: eroica replay {folder}"
-    )
 
 
 def _steps_guessed(summaries: list[Summary]) -> list[str]:
