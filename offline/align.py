@@ -140,7 +140,8 @@ def run_notes(ranks: Sequence[int], worlds: Sequence[int], times_us: Sequence[tu
         begin, end = (float(np.median(column)) for column in zip(*times_us, strict=True))
         apart = [rank for rank, (first, last) in zip(ranks, times_us, strict=True) if last < begin or first > end]
         if apart:
-            notes.append(f"{_ranks(apart)} and the others were profiled at different times: clocks are off, or runs are mixed")
+            who = f"{_ranks(apart)} and the others" if len(apart) < len(ranks) else "the ranks"
+            notes.append(f"{who} were profiled at different times: clocks are off, or runs are mixed")
     return notes
 
 
