@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 
 import msgspec
@@ -19,19 +19,30 @@ LAST_US = 2**53
 """Nor are those above it (2255)."""
 MAX_NOTES = 5
 
+Match = Callable[[Sequence[Summary]], tuple[list[Summary], list[str]]]
 Floats = npt.NDArray[np.float64]
 
 
-def align_steps(summaries: Sequence[Summary]) -> tuple[list[Summary], list[str]]:
+def align_steps(summaries: Sequence[Summary], match: Match | None = None) -> tuple[list[Summary], list[str]]:
     """Number the steps alike where ranks count them from different starts; say what was done, and what cannot be compared.
 
     The numbering of most ranks counts. Another rank's is shifted only if it has as many steps, and either the clocks say that
     its steps were the others' under the shift and not without, or there are no usable clocks and not one number is shared.
     Ranks that really profiled other steps are left as they are.
+
+    :param match: renumbers what clocks do not tell, and says what it did.
     """
     numbers = [tuple(step.step for step in s.steps) for s in summaries]
-    if not summaries or len(set(numbers)) == 1:
-        return list(summaries), []
+    out, notes = list(summaries), list[str]()
+    if len(set(numbers)) > 1:
+        out, notes = _by_clocks(summaries, numbers)
+    if match is not None:
+        out, said = match(out)
+        notes += _short(said)
+    return out, notes + _unequal(out)
+
+
+def _by_clocks(summaries: Sequence[Summary], numbers: list[tuple[int, ...]]) -> tuple[list[Summary], list[str]]:
     usual = max(Counter(numbers).items(), key=lambda item: (item[1], -numbers.index(item[0])))[0]
     reference = next(s for s, n in zip(summaries, numbers, strict=True) if n == usual)
     out, shifted = list[Summary](), dict[tuple[str, str], list[int]]()
@@ -39,19 +50,19 @@ def align_steps(summaries: Sequence[Summary]) -> tuple[list[Summary], list[str]]
         by = _shift(reference, summary) if own != usual else 0
         if by:
             shifted.setdefault((_span(own), _span(usual)), []).append(summary.who.rank)
-        out.append(_renumbered(summary, by) if by else summary)
+        out.append(renumbered(summary, by) if by else summary)
     notes = [
         f"{_ranks(ranks)} number{'s' if len(ranks) == 1 else ''} the steps {own} that others number {their}: taken as the same"
         for (own, their), ranks in shifted.items()
     ]
-    return out, _short(notes) + _unequal(out)
+    return out, _short(notes)
 
 
 def _unequal(summaries: Sequence[Summary]) -> list[str]:
     by_span: dict[tuple[int, ...], list[int]] = {}
     for s in summaries:
         by_span.setdefault(tuple(step.step for step in s.steps), []).append(s.who.rank)
-    if len(by_span) == 1:
+    if len(by_span) <= 1:
         return []
     shared = set.intersection(*(set(span) for span in by_span))
     told = "; ".join(f"{_ranks(ranks)} {_span(span)}" for span, ranks in list(by_span.items())[:MAX_NOTES])
@@ -91,7 +102,9 @@ def _starts(summary: Summary) -> Floats:
     return np.array([begun + step.start_us for step in summary.steps])
 
 
-def _renumbered(summary: Summary, by: int) -> Summary:
+def renumbered(summary: Summary, by: int) -> Summary:
+    """*summary* with *by* added to the numbers of its steps."""
+
     def slot(one: Slot) -> Slot:
         return msgspec.structs.replace(one, step=[n + by for n in one.step])
 
@@ -137,8 +150,11 @@ def run_notes(ranks: Sequence[int], worlds: Sequence[int], times_us: Sequence[tu
     if beyond:
         notes.append(f"{_ranks(beyond)} cannot be in a world of {max(sizes)}: a rank is wrong, or a trace is of another run")
     if len(ranks) > 2:
-        begin, end = (float(np.median(column)) for column in zip(*times_us, strict=True))
-        apart = [rank for rank, (first, last) in zip(ranks, times_us, strict=True) if last < begin or first > end]
+        first, last = (np.array(column) for column in zip(*times_us, strict=True))
+        # The trace with which most others overlap shows when the run was.
+        with_it = [int(((first <= b) & (last >= a)).sum()) for a, b in times_us]
+        begin, end = times_us[int(np.argmax(with_it))]
+        apart = [rank for rank, (a, b) in zip(ranks, times_us, strict=True) if b < begin or a > end]
         if apart:
             who = f"{_ranks(apart)} and the others" if len(apart) < len(ranks) else "the ranks"
             notes.append(f"{who} were profiled at different times: clocks are off, or runs are mixed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from eroica.localizer.judged import Watcher, nobody
 from eroica.offline.align import EPOCH_US, align_steps, missing_note, pair_notes, run_notes, when
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
+from eroica.offline.matched import match_steps
 from eroica.offline.recording import MANIFEST, read_manifest
 from eroica.offline.stages import pipeline_groups
 from eroica.offline.timelines import diagnose_timeline, timeline_in
@@ -21,6 +22,7 @@ from eroica.producers.trace.folder import Found, name_ranks, one_run, unknown_ra
 from eroica.producers.trace.frontend import Opened, open_workers
 from eroica.producers.trace.identity import process_groups
 from eroica.producers.trace.listing import Listing, RankRule, list_traces, relative_to
+from eroica.producers.trace.nodes import JobSigns, number_nodes
 from eroica.producers.trace.pulse import TRUST, Pulse, borrowed_steps, pulse_of
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.steps import Steps, find_steps
@@ -30,12 +32,14 @@ from eroica.schemas.jobs import ProcessGroup
 from eroica.schemas.settings import EroicaSettings
 from eroica.schemas.summaries import Summary
 from eroica.schemas.verdicts import Verdict
-from eroica.schemas.wording import say_count
+from eroica.schemas.wording import say_count, say_share
 from eroica.topology.jobview import JobView
 
 OFFLINE = "offline"
 MAX_LENDERS = 16
 """Workers whose steps are tried for one that has none of its own."""
+MATCHED = 0.8
+"""Highest confidence where ranks' steps were matched by their collectives alone."""
 MAX_NAMED = 10
 """Files that gave nothing and are named in the verdict."""
 FIRST_DATE = when(EPOCH_US)
@@ -80,6 +84,8 @@ class _Worker:
     world: int
     """Ranks of the job as the trace tells; 0 if it does not."""
     pulse: Pulse
+    told: JobSigns
+    """What it tells of its job beside its rank."""
 
 
 def diagnose(
@@ -127,7 +133,9 @@ def diagnose(
         notes.append(f"{say_count(left, 'trace')} outside of {told.job} {'was' if left == 1 else 'were'} not read")
     named, said = name_ranks([w.found for w in workers])
     notes += said
-    workers = [replace(w, found=f, summary=_as_rank(w.summary, f.rank)) for f, w in zip(named, workers, strict=True)]
+    named, said = number_nodes(named, [w.told for w in workers], listing.root)
+    notes += said
+    workers = [replace(w, found=f, summary=_as_rank(w.summary, f.rank, f.node)) for f, w in zip(named, workers, strict=True)]
     if any(one.rank >= 0 for one in named):  # of several, those that nothing names are left out; alone they are asked for
         unread += [Unread(one.path, _of_no_rank(one)) for one in named if one.rank < 0]
         named = [one for one in named if one.rank >= 0]
@@ -140,7 +148,14 @@ def diagnose(
         kept[i] = _cut_alike(kept[i], lenders)
     ranks_kept = [w.found.rank for w in kept]
     apart = run_notes(ranks_kept, [w.world for w in kept], [(w.found.start_us, w.found.end_us) for w in kept])
-    summaries, said = align_steps([w.summary for w in kept])
+    matched: list[str] = []
+
+    def match(summaries: Sequence[Summary]) -> tuple[list[Summary], list[str]]:
+        found, told_so = match_steps(summaries, [w.pulse for w in kept])
+        matched.extend(told_so)
+        return found, told_so
+
+    summaries, said = align_steps([w.summary for w in kept], match)
     # Neither numbers nor clocks tell which steps were the same: then that nobody stands out means nothing.
     doubtful = bool(apart) and len({tuple(step.step for step in s.steps) for s in summaries}) > 1
     notes += [*apart, *said, *_steps_guessed(summaries)]
@@ -150,6 +165,8 @@ def diagnose(
     if len(unread) > MAX_NAMED:
         notes.append(f"{say_count(len(unread) - MAX_NAMED, 'more file')} gave nothing")
     verdict = judge(placed(summaries, view), settings, view, watch)
+    if matched:
+        verdict = _less_sure(verdict, max(MATCHED, settings.localize.accuse_confidence))
     if doubtful and verdict.status == "no_fault_found":
         verdict = _cannot_tell(verdict, "neither numbers nor clocks tell which steps of the ranks were the same")
     return Diagnosis(_with_notes(verdict, notes), len(files), unread)
@@ -197,8 +214,11 @@ def _worker(opened: Opened, rank: int | None, root: Path) -> _Worker:
     found = Found.of(opened, rank, root)
     steps = find_steps(opened.trace)
     summary = _summary(opened, max(found.rank, 0), steps)
-    groups = groups_of(process_groups(opened.trace))
-    return _Worker(found, summary, groups, opened.told.world_size, pulse_of(opened.trace, steps))
+    told = process_groups(opened.trace)
+    largest = max((int(g["size"]) for g in told.values()), default=0)
+    members = tuple(tuple(g["ranks"]) for g in told.values() if g["ranks"])
+    signs = JobSigns(opened.told.world_size or largest, opened.told.host, members)
+    return _Worker(found, summary, groups_of(told), opened.told.world_size, pulse_of(opened.trace, steps), signs)
 
 
 def _summary(opened: Opened, rank: int, steps: Steps) -> Summary:
@@ -229,11 +249,14 @@ def _cut_alike(worker: _Worker, lenders: list[Pulse]) -> _Worker:
     return worker
 
 
-def _as_rank(summary: Summary, rank: int) -> Summary:
+def _as_rank(summary: Summary, rank: int, node: str = "") -> Summary:
+    """*summary* under this rank, and on the host that its folder names where the trace names none."""
     who = summary.who
-    if rank in (who.rank, -1):
+    host = who.host or node
+    if rank in (who.rank, -1) and host == who.host:
         return summary
-    return msgspec.structs.replace(summary, who=msgspec.structs.replace(who, rank=rank, world_size=max(who.world_size, rank + 1)))
+    who = msgspec.structs.replace(who, rank=rank, host=host, world_size=max(who.world_size, rank + 1))
+    return msgspec.structs.replace(summary, who=who)
 
 
 def _view(
@@ -259,6 +282,15 @@ def _cannot_tell(verdict: Verdict, why: str) -> Verdict:
     covered = f"{verdict.coverage.received} of {verdict.coverage.expected} ranks"
     headline = f"{verdict.job}: cannot tell, {covered} answered: {why}"
     return msgspec.structs.replace(verdict, status="insufficient_data", headline=headline)
+
+
+def _less_sure(verdict: Verdict, most: float) -> Verdict:
+    """*verdict* with no cause above *most*."""
+    headline = verdict.headline
+    for cause in verdict.causes[:1]:
+        headline = headline.replace(f"({say_share(cause.confidence)} sure)", f"({say_share(min(cause.confidence, most))} sure)")
+    causes = [msgspec.structs.replace(c, confidence=min(c.confidence, most)) for c in verdict.causes]
+    return msgspec.structs.replace(verdict, headline=headline, causes=causes)
 
 
 def _with_notes(verdict: Verdict, notes: list[str]) -> Verdict:

@@ -607,6 +607,8 @@ static PyObject *scan_run(Scanner *self, const char *data, Py_ssize_t size, Py_s
                     if (appended) goto failed;
                 }
                 rows++;
+            } else if (KEY_IS(event.phase, "B") || KEY_IS(event.phase, "E")) {
+                goto refused; /* halves of an event: the decoder's way joins them */
             }
             p = skip_space(p);
             if (p >= last || *p != ',') break;
@@ -710,7 +712,7 @@ static int scan_exec(PyObject *module) {
         Py_DECREF(type);
         return -1;
     }
-    return 0;
+    return PyModule_AddIntConstant(module, "REFUSES_HALVES", 1);
 }
 
 static PyModuleDef_Slot scan_slots[] = {{Py_mod_exec, scan_exec}, {0, NULL}};

@@ -1,5 +1,8 @@
 from collections.abc import Callable
 
+REFUSES_HALVES: int
+"""Not there in a scanner that was built before beginnings and ends were read: it passes them by."""
+
 class Scanner:
     def scan(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from eroica.producers.trace.beginnings import Beginnings
 from eroica.producers.trace.commargs import CommArgs, comm_args
 from eroica.producers.trace.compiled import COLUMN_TYPES, COMPILED, Numbers, RunScanner
 from eroica.producers.trace.events import NO_ARGS, Args, Event
@@ -66,7 +67,7 @@ WORDY = (RUNTIME, KERNEL, MEMCPY, MEMSET)
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Complete (``ph: X``) events in columns, ascending by start, then falling by duration.
+    """Complete (``ph: X``, or ``B`` and ``E``) events in columns, ascending by start, then falling by duration.
 
     ``ts_us`` counts from the first event; ``origin_us`` is that event's time, µs since the epoch where ``absolute`` is true.
     ``thread`` and ``stream`` index ``threads`` (pid, tid) and ``streams``; ``stream`` and ``correlation`` are -1 without one.
@@ -152,6 +153,7 @@ class ColumnBuilder:
         self._scanner = RunScanner(numbers, WORDY) if compiled and COMPILED else None
         self._parts: list[list[npt.NDArray[Any]]] = [[] for _ in COLUMN_TYPES]
         self._comm: dict[int, CommArgs] = {}
+        self._beginnings = Beginnings()
         self._count = 0
         self.repairs: dict[str, int] = {}
 
@@ -162,7 +164,7 @@ class ColumnBuilder:
 
     def add(self, events: list[Event]) -> None:
         """Take the complete events of a batch; flows, marks and metadata are not needed and pass by."""
-        rows = [e for e in events if e.ph == "X"]
+        rows = self._beginnings.whole(events)
         if not rows:
             return
         n, names, threads, categories = len(rows), self._names, self._threads, self._categories
@@ -211,6 +213,7 @@ class ColumnBuilder:
 
     def build(self, meta: dict[str, Any]) -> Trace:
         """Drop events whose times cannot be meant, sort, and hand over the columns."""
+        self.mend("beginnings_or_ends_alone", self._beginnings.dropped + self._beginnings.left)
         ts, dur = self._joined(_START), self._joined(_DURATION)
         keep = self._usable(ts, dur)
         keep = keep[time_order(ts[keep], dur[keep])]

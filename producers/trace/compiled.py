@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from eroica.producers.trace.beginnings import has_halves
 from eroica.producers.trace.events import JSON_ERRORS, Args
 
 try:
@@ -28,6 +29,7 @@ except ImportError:
 
 COMPILED = _scan is not None
 """Whether the compiled scanner is there."""
+_REFUSES_HALVES = hasattr(_scan, "REFUSES_HALVES")
 COLUMN_TYPES = tuple(np.dtype(t) for t in ("i4", "i1", "f8", "f8", "i4", "i4", "i8", "f8"))
 """Name, category, start, duration, thread, stream, correlation, bytes."""
 
@@ -110,8 +112,12 @@ class RunScanner:
     def scan(self, data: bytes, start: int, stop: int) -> Run | None:
         """Read the events of *data* from *start*: to *stop*, or, if that is -1, to the bracket that closes their list.
 
+        A run with beginnings and ends (``ph: B``, ``E``) is refused.
+
         :returns: None if the run is refused; then nothing has changed.
         """
+        if not _REFUSES_HALVES and has_halves(data, start, stop):
+            return None
         marks = [len(table) for table in self._open()]
         found = self._scanner.scan(data, start, stop, self._wordy, *self._asked)
         if found is None:

@@ -46,6 +46,8 @@ class Found:
     place: int = 0
     places: int = 1
     part: str = ""
+    node: str = ""
+    """The folder that was taken as its node; empty if none was."""
 
     @classmethod
     def of(cls, opened: Opened, rank: int | None = None, root: Path | None = None) -> Found:

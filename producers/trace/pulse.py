@@ -13,11 +13,12 @@ import numpy as np
 
 from eroica.producers.trace.columns import ANNOTATION, CPU_OP, Floats, Ints, Trace
 from eroica.producers.trace.comm_kernels import kernel_collective
+from eroica.producers.trace.commargs import CommArgs
 from eroica.producers.trace.naming import host_collective
-from eroica.producers.trace.rhythm import collectives_of
+from eroica.producers.trace.rhythm import NOTHING, collectives_of
 from eroica.producers.trace.steps import Steps, with_window
 
-__all__ = ["TRUST", "Pulse", "borrowed_steps", "pulse_of"]
+__all__ = ["TRUST", "Pulse", "borrowed_steps", "fits", "limit_us", "pulse_of"]
 
 TRUST = ("profiler_step", "annotation", "loader", "optimizer", "collectives", "none")
 """Sources of steps, best first. Steps that the device marks are no times of the host: they neither lend nor borrow."""
@@ -43,6 +44,10 @@ class Pulse:
     steps: Steps
     """Of the trace; its times count from ``origin_us``."""
     origin_us: float
+    size: tuple[int, ...] = ()
+    """Elements that each moved; −1 where that is not told."""
+    number: tuple[tuple[str, int] | None, ...] = ()
+    """Communicator, by name and members, and sequence number in it; ``None`` where they are not told."""
 
 
 def pulse_of(trace: Trace, steps: Steps) -> Pulse:
@@ -55,7 +60,14 @@ def pulse_of(trace: Trace, steps: Steps) -> Pulse:
     kinds = [kernel_collective(name) or host_collective(name) for name in trace.names]
     said = tuple((found.op if (found := kinds[n]) else "") for n in trace.name[rows].tolist())
     at = trace.origin_us
-    return Pulse(said, issued + at, done + at, trace.end_us[rows] + at, steps, at)
+    told = [trace.comm.get(row, NOTHING) for row in rows.tolist()]
+    size = tuple(c.in_elements for c in told)
+    return Pulse(said, issued + at, done + at, trace.end_us[rows] + at, steps, at, size, tuple(map(_numbered, told)))
+
+
+def _numbered(said: CommArgs) -> tuple[str, int] | None:
+    """A collective's place in its communicator, the same for all members."""
+    return (f"{said.group_name} {said.group_ranks}", said.seq) if said.seq >= 0 and said.group_name else None
 
 
 def borrowed_steps(trace: Trace, own: Pulse, others: list[Pulse]) -> Steps | None:
@@ -97,17 +109,19 @@ def _bounds(trace: Trace, own: Pulse, places: Ints, marks: Floats) -> Floats:
     return bounds
 
 
-def _fit(own: Pulse, other: Pulse) -> tuple[float, int, float] | None:
-    """How *own* lies against *other*: median distance of the ends, place of the other's first in *own*, and what *own*'s clock is
-    ahead, µs; ``None`` if the lists do not fit.
+def limit_us(of: Pulse) -> float:
+    """How far apart the ends of one collective may be told, µs."""
+    return max(SPREAD_US, SPREAD_SHARE * float(np.median(of.steps.end_us - of.steps.start_us)))
 
-    Steps of one length fit at several places: of these the one counts at which the clocks differ least.
+
+def fits(own: Pulse, other: Pulse) -> list[tuple[float, int, float]]:
+    """All ways in which *own* may lie against *other*: median distance of the ends, place of the other's first in *own*, and what
+    *own*'s clock is ahead, µs.
     """
     n, m = len(other.kind), len(own.kind)
     names = {kind: i for i, kind in enumerate(sorted({*own.kind, *other.kind}))}
     mine, theirs = (np.array([names[k] for k in p.kind], np.int64) for p in (own, other))
-    length = float(np.median(other.steps.end_us - other.steps.start_us))
-    limit = max(SPREAD_US, SPREAD_SHARE * length)
+    limit = limit_us(other)
     found: list[tuple[float, int, float]] = []
     for lag in range(-(n - 1), m):
         a, b = max(0, -lag), min(n, m - lag)
@@ -118,6 +132,15 @@ def _fit(own: Pulse, other: Pulse) -> tuple[float, int, float] | None:
         spread = float(np.median(np.abs(apart - offset)))
         if spread <= limit:
             found.append((spread, lag, offset))
+    return found
+
+
+def _fit(own: Pulse, other: Pulse) -> tuple[float, int, float] | None:
+    """That of the ways which is the best; ``None`` if the lists do not fit.
+
+    Steps of one length fit at several places: of these the one counts at which the clocks differ least.
+    """
+    found = fits(own, other)
     if not found:
         return None
     best = min(spread for spread, _, _ in found)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from eroica.producers.trace.beginnings import PHASES
 from eroica.producers.trace.columns import ColumnBuilder
 from eroica.producers.trace.events import JSON_ERRORS, META_KEYS, NO_ARGS, Args, Event
 
@@ -153,9 +154,14 @@ def _clean(raw: bytes) -> bytes:
 def _from_dict(value: dict[str, Any], builder: ColumnBuilder) -> Event:
     """Build the event from loosely typed values; without a usable time it becomes one that is passed by."""
     phase = value.get("ph")
-    if phase != "X":
+    pair = isinstance(phase, str) and phase in PHASES
+    if phase != "X" and not pair:
         return Event(ph=phase if isinstance(phase, str) else "")
     ts, dur = _number(value.get("ts")), _number(value.get("dur", 0.0))
+    if pair:
+        # Without a time it still belongs to its other half, which then goes, too.
+        value = {k: v for k, v in value.items() if k != "dur" and (k != "ts" or ts is not None)}
+        ts, dur = float("nan") if ts is None else ts, 0.0
     if ts is None or dur is None:
         builder.mend("times_unusable")
         return Event()
@@ -163,7 +169,7 @@ def _from_dict(value: dict[str, Any], builder: ColumnBuilder) -> Event:
         builder.mend("times_as_strings")
     args = value.get("args")
     return Event(
-        ph="X",
+        ph=str(phase),
         cat=_text(value.get("cat")),
         name=_text(value.get("name")),
         pid=_text(value.get("pid")),

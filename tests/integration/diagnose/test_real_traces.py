@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,8 @@ def test_nobody_is_cleared_where_neither_numbers_nor_clocks_tell_which_steps_wer
         with gzip.open(path, "rb") as file:
             trace = orjson.loads(file.read())
         for event in trace["traceEvents"] if rank == 2 else ():
-            event["ts"] = event.get("ts", 0) + 3 * 3600 * 1_000_000
+            # Hours off, and of another pace, so that the ends of collectives do not fit either.
+            event["ts"] = 1.05 * event.get("ts", 0)
             word, mark, number = str(event.get("name", "")).partition("ProfilerStep#")
             if mark and not word:
                 event["name"] = f"{mark}{int(number) - 1}"
@@ -211,3 +213,42 @@ def test_nobody_is_cleared_where_neither_numbers_nor_clocks_tell_which_steps_wer
     verdict = diagnose(tmp_path, load_settings()).verdict
     assert (verdict.status, verdict.causes) == ("insufficient_data", [])
     assert "neither numbers nor clocks tell which steps" in verdict.headline
+
+
+def rewritten(name: str, to: Path, change: Callable[[int, dict[str, Any]], None], place: Callable[[int], str]) -> Path:
+    """The traces of a folder, each changed by *change* (rank, trace), at other places below *to*."""
+    for rank, path in enumerate(sorted((TRACES / name).glob("*.json.gz"))):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        change(rank, trace)
+        at = to / place(rank)
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(json.dumps(trace), encoding="utf-8")
+    return to
+
+
+@pytest.mark.parametrize("name", ["torchrec_sleep_1s", "torchrec_sleep_20ms"])
+def test_steps_that_neither_numbers_nor_clocks_tell_are_told_by_collectives(tmp_path: Path, name: str) -> None:
+    def other_clock_and_numbers(rank: int, trace: dict[str, Any]) -> None:
+        for event in trace["traceEvents"] if rank >= 2 else ():
+            if "ts" in event:
+                event["ts"] += 30_000_000
+            if str(event.get("name")).startswith("ProfilerStep#"):
+                event["name"] = f"ProfilerStep#{int(event['name'][13:]) + 1}"
+
+    verdict = diagnose(rewritten(name, tmp_path, other_clock_and_numbers, "rank{}.json".format), load_settings()).verdict
+    assert [(c.class_, c.suspects.ranks) for c in verdict.causes] == [("worker", "2")]
+    assert verdict.request.steps == (4, 6)
+    assert verdict.causes[0].confidence <= 0.8
+    assert f"({verdict.causes[0].confidence:.0%} sure)" in verdict.headline
+    assert [n for n in verdict.coverage.notes if n.startswith("ranks 2-3 number the steps 1 higher")]
+
+
+def test_folders_of_nodes_are_one_job(tmp_path: Path) -> None:
+    def without_its_rank(_rank: int, trace: dict[str, Any]) -> None:
+        del trace["distributedInfo"]["rank"], trace["traceName"]  # which names the host, one for all
+
+    folder = rewritten("torchrec_sleep_1s", tmp_path, without_its_rank, lambda r: f"node{r // 2}/rank{r % 2}.json")
+    verdict = diagnose(folder, load_settings()).verdict
+    assert (verdict.coverage.expected, verdict.coverage.received) == (4, 4)
+    assert [(c.class_, c.suspects.ranks) for c in verdict.causes] == [("worker", "2")]
+    assert [n for n in verdict.coverage.notes if "(node0 0-1, node1 2-3)" in n]
