@@ -156,7 +156,8 @@ def run_notes(ranks: Sequence[int], worlds: Sequence[int], times_us: Sequence[tu
         begin, end = times_us[int(np.argmax(with_it))]
         apart = [rank for rank, (a, b) in zip(ranks, times_us, strict=True) if b < begin or a > end]
         if apart:
-            notes.append(f"{_ranks(apart)} and the others were profiled at different times: clocks are off, or runs are mixed")
+            who = f"{_ranks(apart)} and the others" if max(with_it) > 1 else "the ranks"
+            notes.append(f"{who} were profiled at different times: clocks are off, or runs are mixed")
     return notes
 
 

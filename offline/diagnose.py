@@ -15,7 +15,7 @@ from eroica.offline.doubts import cannot_tell, less_sure
 from eroica.offline.judge import judge
 from eroica.offline.layout import GivenLayout, groups_of, placed, view_of
 from eroica.offline.matched import match_steps
-from eroica.offline.recording import MANIFEST, read_manifest
+from eroica.offline.recording import refuse_recording
 from eroica.offline.stages import pipeline_groups
 from eroica.offline.timelines import diagnose_timeline, timeline_in
 from eroica.producers.trace.checks import device_unseen
@@ -29,7 +29,7 @@ from eroica.producers.trace.pulse import TRUST, Pulse, borrowed_steps, pulse_of
 from eroica.producers.trace.settings import SummarySettings
 from eroica.producers.trace.steps import Steps, find_steps
 from eroica.producers.trace.summarise import STEP_NOTES, identity_from_trace, summarise
-from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError, UsageError
+from eroica.schemas.errors import EroicaError, InvalidInput, TopologyError
 from eroica.schemas.jobs import ProcessGroup
 from eroica.schemas.settings import EroicaSettings
 from eroica.schemas.summaries import Summary
@@ -112,7 +112,7 @@ def diagnose(
     timeline = timeline_in(source)
     if timeline is not None:
         return Diagnosis(diagnose_timeline(timeline, settings), 1, [])
-    _refuse_recording(source)
+    refuse_recording(source)
     listing = list_traces(source)
     ranks = told.ranks.over(listing.files, listing.root)
     files, job = _of_job(listing, told.job)
@@ -177,23 +177,6 @@ def diagnose(
         elif len(kept) > 1 and all(w.unseen for w in kept) and not any(s.communicators for s in summaries):
             verdict = cannot_tell(verdict, "the work of the devices was not recorded, nor are collectives: who waits is unknown")
     return Diagnosis(_with_notes(verdict, notes), len(files), unread)
-
-
-def _refuse_recording(source: Path) -> None:
-    """A recording is judged by another command.
-
-    :raises UsageError: *source* is one.
-    """
-    folder = source if source.is_dir() else source.parent
-    if source not in (folder, folder / MANIFEST):
-        return
-    try:
-        read_manifest(folder)
-    except InvalidInput:
-        return
-    raise UsageError(
-        "this is a recording, not a folder of traces", where=str(folder), do=f"judge it with: eroica replay {folder}"
-    )
 
 
 def _steps_guessed(summaries: list[Summary]) -> list[str]:

@@ -29,7 +29,7 @@ class EarlyEnd:
     def __str__(self) -> str:
         what = "the recording did not come to its own end: its recorder was killed, met an error or a full disk, or still runs"
         if not self.bytes:
-            return f"{what}; what came after its last checkpoint is missing"
+            return f"{what}; what it read after its last checkpoint is missing"
         left = say_count(self.messages, "message was", "messages were")
         return f"{what}; {left} written after its last checkpoint and left out"
 

@@ -23,7 +23,7 @@ import zstandard
 
 from eroica.bus import Headers, Incoming
 from eroica.schemas.base import Int
-from eroica.schemas.errors import InvalidInput
+from eroica.schemas.errors import InvalidInput, UsageError
 from eroica.schemas.topics import TOPICS
 
 FORMAT = "eroica-recording"
@@ -160,6 +160,23 @@ def read_manifest(directory: Path) -> Manifest:
         if entry.topic not in TOPICS:
             raise InvalidInput(f"the manifest names an unknown topic {entry.topic[:80]!r}", where=str(path))
     return manifest
+
+
+def refuse_recording(source: Path) -> None:
+    """For commands that take traces: a recording is judged by another one.
+
+    :raises UsageError: *source* is the folder of a recording, or its manifest.
+    """
+    folder = source if source.is_dir() else source.parent
+    if source not in (folder, folder / MANIFEST):
+        return
+    try:
+        read_manifest(folder)
+    except InvalidInput:
+        return
+    raise UsageError(
+        "this is a recording, not a folder of traces", where=str(folder), do=f"judge it with: eroica replay {folder}"
+    )
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.consumers.text import one_line
+from eroica.offline.recording import refuse_recording
 from eroica.producers.trace.frontend import Opened, open_workers
 from eroica.producers.trace.identity import identify
 from eroica.producers.trace.summarise import identity_from_trace, summarise
@@ -30,9 +31,11 @@ def summarize_file(path: Path, rank: int | None = None) -> list[Summary]:
 
     :param rank: the first worker's; the others follow. Without it a trace that does not tell its rank is that of an unknown one.
     :raises InvalidInput: it cannot be read as a trace.
+    :raises UsageError: it is a recording.
     """
     if path.suffix == ".parquet":
         raise InvalidInput("a timeline of operations has no summary", where=str(path), do=f"eroica diagnose {path.name}")
+    refuse_recording(path)
     if path.is_dir():
         raise InvalidInput("a folder holds traces of many ranks", where=str(path), do=f"compare them: eroica diagnose {path}")
     return [_summarize(opened, rank) for opened in open_workers(path)]

@@ -12,6 +12,8 @@ from itertools import pairwise
 __all__ = ["pipelines"]
 
 MIN_RING = 3
+MIN_PAIRS = 3
+"""Two ranks that send both ways are two stages, or a ring of two peers. With so many pairs workers have peers in either case."""
 
 
 def pipelines(sends: Iterable[tuple[int, int]]) -> list[list[int]]:
@@ -43,7 +45,10 @@ def pipelines(sends: Iterable[tuple[int, int]]) -> list[list[int]]:
             return []
         found.append(line)
         left -= set(line)
-    return found if len({len(line) for line in found}) == 1 else []
+    if len({len(line) for line in found}) != 1:
+        return []
+    doubtful = len(found[0]) == 2 and len(found) < MIN_PAIRS and any((b, a) in ways for a, b in ways)
+    return [] if doubtful else found
 
 
 def _line(rank: int, near: dict[int, set[int]]) -> list[int] | None:

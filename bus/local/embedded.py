@@ -19,8 +19,9 @@ PREFIX = "eroica-tansu-"
 class EmbeddedBroker:
     """A broker of our own for as long as the context lasts.
 
-    Limits (of Tansu 0.6): nothing survives a restart, aborted transactions are visible, end offsets read too low. For the demo
-    and for contract tests, not for tests of failures or of exactly-once. Start it from a thread that outlives it.
+    Limits (of Tansu 0.6): nothing survives a restart, aborted transactions are visible, end offsets read too low, and a client
+    that reads topics while they are deleted crashes within librdkafka (seen with 2.16). For the demo and for contract tests, not
+    for tests of failures or of exactly-once. Start it from a thread that outlives it.
     """
 
     def __init__(self, port: int | None = None) -> None:

@@ -153,7 +153,9 @@ def _operation(
     by_name = kernel_collective(name) or host_collective(name)
     annotated = host_collective(trace.names[trace.name[note]]) if note >= 0 else None
     said = by_name or annotated or CollectiveName("unknown", "unknown")
-    op = canonical_op(args.collective) if args.collective else annotated.op if annotated else said.op
+    # Several calls coalesced into one say nothing of what they are; its kernel may.
+    noted = annotated.op if annotated is not None and not (annotated.op == "coalesced" and said.op) else ""
+    op = canonical_op(args.collective) if args.collective else noted or said.op
     group = args.group_name or (by_thread or {}).get(int(trace.thread[row]), "") or _only(named)
     if not group:
         group = said.backend if trace.category[row] == ANNOTATION else f"stream {trace.streams[trace.stream[row]]}"

@@ -101,6 +101,7 @@ def test_of_two_workers_the_one_that_spends_less_in_what_they_share_came_late() 
         ([0, 1, 2], [0, 0, 0], [(0, 9), (1, 10), (2, 11)], []),
         ([0, 1, 2], [3, 8, 0], [(0, 9), (1, 10), (2, 11)], ["worlds of 3 and 8 ranks"]),
         ([0, 1, 4], [4, 4, 4], [(0, 9), (1, 10), (2, 11)], ["rank 4 cannot be in a world of 4"]),
+        ([0, 1, 2, 3], [4] * 4, [(0, 1), (5, 6), (50, 60), (80, 90)], ["the ranks were profiled at different times"]),
         ([0, 1, 2], [3, 3, 3], [(0, 9), (1, 10), (50, 60)], ["rank 2 and the others were profiled at different times"]),
         ([0, 1], [2, 2], [(0, 9), (50, 60)], []),  # of two, neither is the odd one
     ],

@@ -304,7 +304,9 @@ def test_a_recorder_that_was_killed_with_all_in_memory_is_known_by_its_manifest(
     writer = RecordingWriter(tmp_path / "rec", job="j", prefix="eroica.", settings={})
     writer.add("control", made(0, 0))
     writer.checkpoint()
-    assert str(early_end(tmp_path / "rec", read_manifest(tmp_path / "rec"))).endswith("its last checkpoint is missing")
+    assert str(early_end(tmp_path / "rec", read_manifest(tmp_path / "rec"))).endswith(
+        "what it read after its last checkpoint is missing"
+    )
     writer.close()
     assert early_end(tmp_path / "rec", read_manifest(tmp_path / "rec")) is None
 

@@ -65,10 +65,11 @@ def test_what_was_never_recorded_is_not_compared(tmp_path: Path, capfd: pytest.C
     assert "the request is the simulator's own" in told.err and "requests of detect" not in told.err
 
 
+@pytest.mark.parametrize("command", ["diagnose", "summarize"])
 @pytest.mark.parametrize("name", ["", "manifest.json"])
-def test_a_recording_is_no_folder_of_traces(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_recording_is_no_folder_of_traces(name: str, command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert _simulate(tmp_path / "one") == 0
-    assert main(["diagnose", str(tmp_path / "one" / name)]) == 2
+    assert main([command, str(tmp_path / "one" / name)]) == 2
     assert (
         f"this is a recording, not a folder of traces. judge it with: eroica replay {tmp_path / 'one'}" in capfd.readouterr().err
     )

@@ -28,7 +28,9 @@ def both(*line: int) -> list[tuple[int, int]]:
         pytest.param([(a, b) for a in range(4) for b in range(4)], [], id="all to all"),
         pytest.param([*both(0, 1, 2), *both(3, 4)], [], id="of unequal lengths"),
         pytest.param(both(0, 2, 1), [], id="ranks that do not rise"),
-        pytest.param(both(0, 1), [[0, 1]], id="two"),
+        pytest.param([(0, 1)], [[0, 1]], id="two, forward alone"),
+        pytest.param(both(0, 1), [], id="two that send both ways: stages or peers"),
+        pytest.param([*both(0, 3), *both(1, 4), *both(2, 5)], [[0, 3], [1, 4], [2, 5]], id="three pairs"),
         pytest.param([(5, 5)], [], id="to oneself"),
     ],
 )

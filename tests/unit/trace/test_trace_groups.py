@@ -128,3 +128,22 @@ def test_bytes_by_shapes_where_the_collective_does_not_say(make_trace: MakeTrace
     summary = summary_of(make_trace(events, "rank0.json", distributedInfo=info))
     [communicator] = summary.communicators
     assert [(s.op, s.bytes) for s in communicator.slots] == [("all_reduce", 4000), ("all_gather", 80), ("all_reduce", 128)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op"),
+    [
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", "reduce_scatter"),
+        ("ncclDevKernel_SendRecv(x)", "coalesced"),
+        ("ncclDevKernel_Generic(x)", "coalesced"),
+    ],
+)
+def test_what_was_coalesced_its_kernel_tells(make_trace: MakeTrace, kernel: str, op: str) -> None:
+    events = [
+        span("ProfilerStep#0", 0, 1000),
+        span("nccl:coalesced", 100, 50),
+        span("cudaLaunchKernel", 110, 5, cat="cuda_runtime", correlation=1),
+        span(kernel, 120, 80, 7, "kernel", correlation=1, stream=7),
+    ]
+    [communicator] = summary_of(make_trace(events, "rank0.json")).communicators
+    assert [slot.op for slot in communicator.slots] == [op]
