@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from eroica.bus.config import BATCH_OVERHEAD_BYTES, client_config, full_name, message_limit_bytes
 from eroica.bus.errors import translate
 from eroica.bus.message import Headers
-from eroica.schemas.errors import BrokerError, EroicaError, MessageTooLarge
+from eroica.schemas.errors import BrokerAway, BrokerError, EroicaError, MessageTooLarge
 from eroica.schemas.settings import KafkaSettings
 from eroica.schemas.wording import say_count
 
@@ -48,6 +48,9 @@ _LOST_PLACE = frozenset(
 )
 """Why a message was lost where the client's number or its place means nothing to the broker, which began anew: so it goes on for
 ever, since none of it need be fatal to the client."""
+
+_GIVEN_UP = _LOST_PLACE | {KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+"""Why a message was lost with its client, and not for anything of its own: the next client may deliver it."""
 
 _alive: weakref.WeakSet[BusProducer] = weakref.WeakSet()
 _abandoned: list[Any] = []
@@ -130,7 +133,7 @@ class BusProducer:
         def done(error: KafkaError | None, _message: object) -> None:
             self._decided(error)
             if on_delivery is not None:
-                on_delivery(None if error is None else translate(error, full_name(self._settings, topic)))
+                on_delivery(None if error is None else _why_lost(error, full_name(self._settings, topic)))
 
         with self._lock:
             client = self._ready_client()
@@ -274,6 +277,13 @@ def check_size(topic: str, key: bytes | str | None, value: bytes | None, headers
     beside, room = len(key or b"") + sum(len(name) + len(told) for name, told in headers), BATCH_OVERHEAD_BYTES - 1024
     if beside > room:
         raise MessageTooLarge(f"key and headers of a message have {beside} bytes, over the limit of {room}", where=topic)
+
+
+def _why_lost(error: KafkaError, where: str) -> EroicaError:
+    """As :func:`translate`, but what was lost with its client may be sent again: another client takes its place."""
+    if error.fatal() or error.code() in _GIVEN_UP:
+        return BrokerAway(f"the client was given up before the message arrived ({error.name()}: {error.str()})", where=where)
+    return translate(error, where)
 
 
 def _poll(client: Producer, stop: threading.Event, on_fatal: Callable[[KafkaError], None]) -> None:

@@ -16,6 +16,9 @@ HELP = """Run a Kafka broker on this machine, for trying things, until Ctrl-C. I
 output. Apache Kafka needs Java 17 and Maven, and fetches its jars the first time."""
 EXAMPLE = "Example: python -m eroica.bus.local --embedded --port 9092"
 
+LOOK_S = 0.5
+"""Between two looks at the broker's processes."""
+
 
 def _port(text: str) -> int:
     if not (text.isdecimal() and 0 < int(text) < 2**16):
@@ -24,7 +27,7 @@ def _port(text: str) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a broker until SIGINT or SIGTERM; returns the exit code."""
+    """Run a broker until SIGINT or SIGTERM; returns the exit code: 1 where the broker itself ended."""
     parser = argparse.ArgumentParser(prog="python -m eroica.bus.local", description=HELP, epilog=EXAMPLE)
     parser.add_argument(
         "--embedded", action="store_true", help="a small broker without Java, all in memory (needs the extra broker), not Kafka"
@@ -48,11 +51,23 @@ def main(arguments: list[str] | None = None) -> int:
         with broker:
             print(f"bootstrap={broker.bootstrap}", flush=True)
             print("Ctrl-C ends it", file=sys.stderr, flush=True)
-            while not end.wait(1.0):
-                pass
+            return _serve(broker, options.nodes, end)
     except EroicaError as error:
         print(f"eroica: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _serve(broker: EmbeddedBroker | KafkaCluster, nodes: int, end: threading.Event) -> int:
+    """Until *end*, or until no majority of the *nodes* is left, without which Kafka does nothing. Returns the exit code."""
+    told: set[str] = set()
+    while not end.wait(LOOK_S):
+        gone = broker.gone
+        for what in gone:
+            if what not in told:
+                print(f"eroica: {what}", file=sys.stderr, flush=True)
+        told.update(gone)
+        if 2 * (nodes - len(gone)) <= nodes:
+            return 1
     return 0
 
 

@@ -71,6 +71,16 @@ class Child:
         """Whether the process still runs."""
         return self._process.poll() is None
 
+    @property
+    def end(self) -> str:
+        """How it ended, with its last words; empty while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return ""
+        how = f"signal {-code} ended it" if code < 0 else f"exit code {code}"
+        words = self.log_tail()
+        return f"{self.name} is gone ({how}{'; ' if words else ''}{words})"
+
     def wait_listening(self, port: int, timeout_s: float, ready: Callable[[], bool] = lambda: True) -> None:
         """Return when **this** child listens on *port* and *ready* holds: another server on the same port does not count.
 

@@ -46,6 +46,11 @@ class EmbeddedBroker:
         """Process id of the broker, 0 when it does not run."""
         return self._child.pid if self._child is not None else 0
 
+    @property
+    def gone(self) -> list[str]:
+        """The broker's end by itself, in words; empty while it runs."""
+        return [self._child.end] if self._child is not None and self._child.end else []
+
     def start(self) -> EmbeddedBroker:
         """Start it and return when it answers.
 

@@ -75,6 +75,11 @@ class KafkaCluster:
         """Process ids of the nodes that run."""
         return [node.child.pid for node in self._nodes if node.child is not None and node.child.alive]
 
+    @property
+    def gone(self) -> list[str]:
+        """The nodes that do not run any more, each in words."""
+        return [end for node in self._nodes if node.child is not None and (end := node.child.end)]
+
     def start(self) -> KafkaCluster:
         """Start all nodes; returns when each is known to the cluster.
 

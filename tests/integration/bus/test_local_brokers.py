@@ -94,6 +94,26 @@ def test_the_command_prints_its_address_and_ends_on_a_signal(tansu: EmbeddedBrok
         assert process.wait(100) == 0
 
 
+@pytest.mark.parametrize(
+    ("broker", "words", "says"),
+    [("tansu", ["--embedded"], "the embedded broker is gone (signal 9"), ("kafka", [], "Kafka node 1 is gone (signal 9")],
+)
+def test_the_command_ends_with_its_broker(broker: str, words: list[str], says: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(broker)  # only says whether there is one
+    command = [sys.executable, "-m", "eroica.bus.local", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline().startswith("bootstrap=")
+            [child] = psutil.Process(process.pid).children()
+            child.kill()
+            _, told = process.communicate(timeout=100)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert says in told.splitlines()[-1]
+    assert told.count("is gone") == 1 and "Traceback" not in told
+
+
 def test_absent_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("JAVA_HOME", raising=False)
