@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from eroica.bus.config import client_config, full_name
@@ -57,6 +57,9 @@ def forget_offsets(
 ) -> bool:
     """Let *group* (short name) read *topics* (short names) from their beginning; needs a group without members.
 
+    The embedded broker never lets go of a member that is dead, but deletes its group; Kafka deletes none that has members. A group
+    that is deleted reads all its topics from their beginning: its outputs are repeated, none is lost.
+
     :returns: false where members were there all the time: then one of them has done the same.
     :raises BrokerError: the broker is away, or a topic is missing.
     """
@@ -74,10 +77,21 @@ def forget_offsets(
             problems = [place.error for place in future.result().topic_partitions if place.error is not None]
         except KafkaException as error:
             problems = [error]
-        if not problems:
+        if not problems or _forgot_group(client, f"{settings.prefix}{group}"):
             return True
         if clock() > deadline:
             _log.warning("the offsets of group %s stay as they are: %s", group, problems[0])
             return False
         sleep(RETRY_S)
     return False
+
+
+def _forgot_group(client: AdminClient, name: str) -> bool:
+    """Whether group *name* is deleted, or there was none: all that it knew of topics was of the old ones."""
+    try:
+        [future] = client.delete_consumer_groups([name], request_timeout=METADATA_TIMEOUT_S).values()
+        future.result()
+    except KafkaException as error:
+        _log.debug("group %s is not deleted: %s", name, error)
+        return bool(error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND)
+    return True

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from services_kit import Bench, feed, once, requests
 from waiting import until
 
 from eroica.bus import ensure_topics, read_partitions
@@ -94,3 +95,26 @@ def test_what_was_under_way_arrives_though_the_broker_forgot_its_sender(brokers:
     assert "begins anew" in log and "ending without a commit" not in log
     found = [m.value for batch in read_partitions(settings, "control", to_end=True, settle_s=1.0) for m in batch]
     assert sorted(set(found)) == sorted(b"%d" % number for number in range(20, 40)), log
+
+
+def test_detect_goes_on_in_the_same_process(brokers: list[EmbeddedBroker], prefix: str) -> None:
+    bench = Bench(brokers[0], prefix, session_ms=3_000)
+    try:
+        detect = bench.service("detect").wait_ready()
+        feed(bench, "j", range(30))
+        bench.read("partials", enough=lambda found: len(found) >= 20)
+        kill(brokers[0])
+        brokers.append(EmbeddedBroker(brokers[0].port).start())
+        ensure_topics(bench.settings)
+        feed_again = Bench(brokers[1], prefix, session_ms=3_000)
+        feed_again.start_us = bench.start_us
+        try:
+            feed(feed_again, "j", range(50))
+            found = requests(once(bench.read("control", enough=lambda found: len(found) >= 1)))
+        finally:
+            feed_again.close()
+        assert [(request.job, request.reason) for request in found] == [("j", "degradation")]
+        assert detect.process.poll() is None, "".join(detect.lines)
+        assert detect.stop() == 0
+    finally:
+        bench.close()
