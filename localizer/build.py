@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from eroica.localizer.columns import Stacked
 from eroica.localizer.frame import Floats, Frame, Ints
+from eroica.localizer.leftout import left_out
 from eroica.localizer.numbering import heads_of, stable_order
 from eroica.localizer.packed import PackedChunk, pack
 from eroica.localizer.slots import renamed
@@ -22,16 +23,29 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk]) -> Frame:
     The frame reads the chunks' large tables where they are, and joins columns of them when they are asked for.
 
     The result does not depend on the order of *chunks*. A rank that stands in two chunks counts once, in the first class.
-    A class of the request that is not among them is missing as a whole, and a note says so.
+    A class of the request that is not among them is missing as a whole, and a note says so. So is a worker whose summary cannot
+    be held against the others' (:mod:`eroica.localizer.leftout`), with an error that says why.
     """
     parts = sorted(
         (c if isinstance(c, PackedChunk) else pack(c) for c in chunks), key=lambda part: (part.head.cls, part.head.chunk)
     )
+    whole, told = _frame(parts, {})
+    without = left_out(whole, told)
+    return _frame(parts, without)[0] if without else whole
+
+
+def _frame(parts: list[PackedChunk], without: Mapping[int, str]) -> tuple[Frame, Ints]:
+    """The frame of *parts*, and how many executions of collectives each of its workers tells of.
+
+    :param without: rank → why it is left out.
+    """
     heads = {part.head.cls: part.head for part in reversed(parts)}
     names = sorted(heads)
     all_ranks = np.concatenate([part.workers.ranks for part in parts])
     order = stable_order(all_ranks)
     order = order[heads_of(all_ranks[order])]
+    if without:
+        order = order[~np.isin(all_ranks[order], list(without))]
     ranks = all_ranks[order]
     row_of = np.full(all_ranks.size, -1, dtype=np.int64)
     row_of[order] = np.arange(order.size)
@@ -49,7 +63,8 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk]) -> Frame:
             inputs.setdefault(place, set()).update(offsets.split(","))
     columns = Stacked(parts, rows, ranks, cls)
     stacks = sorted((s for part in parts for s in part.head.stacks), key=lambda s: s.rank)
-    return Frame(
+    told = [np.bincount(part.executions.row, minlength=n) for part, n in zip(parts, size, strict=True)]
+    frame = Frame(
         request=first.request,
         run_id=first.run_id,
         ranks=ranks,
@@ -61,7 +76,8 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk]) -> Frame:
         expected=expected,
         missing=expected[~np.isin(expected, ranks)],
         late=ranks[late],
-        errors={rank: text for name in names for rank, text in sorted(heads[name].errors.items())},
+        errors={rank: text for name in names for rank, text in sorted(heads[name].errors.items())}
+        | {str(rank): why for rank, why in without.items()},
         notes=_notes(heads, lost),
         inputs={place: ",".join(sorted(parts_, key=_offset)) for place, parts_ in sorted(inputs.items())},
         event_time_us=max([first.request.issued_at_us, int(ended.max(initial=0)), *(s.ended_at_us for s in stacks)]),
@@ -79,6 +95,7 @@ def build_frame(chunks: Iterable[GroupChunk | PackedChunk]) -> Frame:
         stacks=stacks,
         launch_bound=_typical(np.concatenate([w.launch_bound for w in workers])),
     )
+    return frame, np.concatenate(told)[order]
 
 
 def _typical(shares: Floats) -> float:

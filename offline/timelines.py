@@ -52,6 +52,8 @@ UNCERTAIN = 0.4
 """Highest confidence in slow transfers where their ends contradict each other, or where they may be the wait for a replica
 or stage that nobody saw: nothing is accused."""
 MOST = 0.97
+FEW_STEPS = {1: 0.55, 2: 0.85}
+"""By how much fewer than three steps lower the confidence, as with profiles."""
 
 
 def timeline_in(place: Path) -> Path | None:
@@ -156,7 +158,7 @@ class _Judge:
             most = UNCERTAIN
         if self.timeline.contradict or self.who.ambiguous or (self.who.contradict and cause.workers):
             most = min(most, DOUBTFUL)
-        return round(min(known, most), 3)
+        return round(min(known, most) * FEW_STEPS.get(len(self.timeline.steps), 1.0), 3)
 
     def _cause(self, cause: MendedCause, confidence: float) -> Cause:
         ranks = self._ranks(cause.workers)

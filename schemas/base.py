@@ -15,6 +15,13 @@ Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 nor stand in a column: it is refused where it is read."""
 
 
+Micros = Annotated[float, msgspec.Meta(ge=0.0, le=1e14)]
+"""A length of time, µs, up to three years: what is negative or longer was never measured, and would make nonsense of every
+figure that it goes into."""
+Offset = Annotated[float, msgspec.Meta(ge=-1e14, le=1e14)]
+"""A moment against another, µs."""
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     """A message on a topic.
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from eroica.schemas.base import Int, Message, Record
+from eroica.schemas.base import Int, Message, Micros, Offset, Record
 from eroica.schemas.control import ProfileRequest
 from eroica.schemas.sketch import Sketch
 
@@ -36,15 +36,15 @@ class FunctionPattern(Record, frozen=True, kw_only=True):
     resource: str = ""
     """What mu and sigma measure: ``sm_clock``, ``cpu``, ``nvlink``, ``nic``, ``bus_gbps``; empty if nothing was sampled."""
     count: Int = 0
-    total_us: float = 0.0
+    total_us: Micros = 0.0
     """Sum of execution durations."""
-    exclusive_us: float = 0.0
+    exclusive_us: Micros = 0.0
     """Time on the critical path, all steps together."""
-    mean_us: float = 0.0
-    p50_us: float = 0.0
-    p90_us: float = 0.0
-    p99_us: float = 0.0
-    max_us: float = 0.0
+    mean_us: Micros = 0.0
+    p50_us: Micros = 0.0
+    p90_us: Micros = 0.0
+    p99_us: Micros = 0.0
+    max_us: Micros = 0.0
     var_us2: float = 0.0
     sketch: Sketch | None = None
     """Durations in a form that can be merged across steps and ranks; absent for one execution (``max_us`` is it), and where it
@@ -55,9 +55,9 @@ class StepRecord(Record, frozen=True, kw_only=True):
     """One profiled step of one rank. Offsets are from the start of the window by the rank's own clock; phases in µs."""
 
     step: Int
-    start_us: float
-    duration_us: float
-    phases_us: dict[str, float] = msgspec.field(default_factory=dict)
+    start_us: Offset
+    duration_us: Micros
+    phases_us: dict[str, Micros] = msgspec.field(default_factory=dict)
     """``data``, ``forward``, ``backward``, ``optimizer``, ``comm_wait``, ``idle``, ``other``."""
 
 
@@ -76,13 +76,13 @@ class Slot(Record, frozen=True, kw_only=True):
     dtype: str = ""
     count: Int = 0
     """Executions in the window; the columns may hold a rule-bound selection of them."""
-    total_us: float = 0.0
+    total_us: Micros = 0.0
     step: list[Int] = msgspec.field(default_factory=list)
-    start_us: list[float] = msgspec.field(default_factory=list)
-    duration_us: list[float] = msgspec.field(default_factory=list)
+    start_us: list[Offset] = msgspec.field(default_factory=list)
+    duration_us: list[Micros] = msgspec.field(default_factory=list)
     seq: list[Int] = msgspec.field(default_factory=list)
     """Sequence numbers where the trace has them, else empty."""
-    exposed_us: list[float] = msgspec.field(default_factory=list)
+    exposed_us: list[Micros] = msgspec.field(default_factory=list)
     """Part of each duration on the critical path (not hidden behind compute); empty if all of it is."""
 
 
@@ -96,8 +96,8 @@ class Traffic(Record, frozen=True, kw_only=True):
     count: Int
     bytes: Int = 0
     """All executions together; of each the larger of input and output per rank."""
-    total_us: float
-    max_us: float
+    total_us: Micros
+    max_us: Micros
     var_us2: float = 0.0
     algorithm_gbps: float = 0.0
     """All bytes over all time, Gb/s."""
@@ -129,8 +129,8 @@ class Pause(Record, frozen=True, kw_only=True):
     what: str
     """``gc``, ``alloc``, ``loader``, ``compile``, ``checkpoint``, ``sync``."""
     count: Int
-    total_us: float
-    max_us: float
+    total_us: Micros
+    max_us: Micros
 
 
 MAX_RECEIVE_GROUPS, MAX_SOURCES = 8, 1_024
@@ -149,8 +149,8 @@ class ReceiveWaits(Record, frozen=True, kw_only=True):
     """Ranks as ranges."""
     count: Int
     """Reports in the window, one a step or one an exchange."""
-    total_us: list[float] = msgspec.field(default_factory=list)
-    max_us: list[float] = msgspec.field(default_factory=list)
+    total_us: list[Micros] = msgspec.field(default_factory=list)
+    max_us: list[Micros] = msgspec.field(default_factory=list)
     """Of the longest report."""
 
 
@@ -192,7 +192,7 @@ class Summary(Message, frozen=True, kw_only=True, tag="summary"):
     who: Identity
     first_step: Int
     last_step: Int
-    window_us: float
+    window_us: Micros
     """Length of the profiled window, µs."""
     late_by_steps: Int = 0
     """How many steps after the asked-for one the profile started."""

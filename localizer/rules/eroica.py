@@ -68,6 +68,8 @@ def judge_eroica(frame: Frame, settings: LocalizeSettings, past: Past | None = N
     steps, durations = frame.step_table()
     if frame.size == 0 or steps.size == 0:
         return Judgement(comparable=False, notes=["no steps were profiled by all workers"])
+    if durations.max() <= 0:
+        return Judgement(comparable=False, notes=["no step has a length"])
     if frame.collectives.size == 0:
         return judge_functions(frame, float(durations.mean()), _small_roles(frame), settings)
     measures = Measures(frame, settings, past)
@@ -250,13 +252,14 @@ def _seen(measures: Measures, blame: Blame) -> list[str]:
     share = blame.kept.sum(axis=1) / max(blame.total_us, 1e-9)
     notes = []
     for row in np.lexsort((np.arange(frame.size), -share)).tolist()[:MAX_SEEN]:
-        if share[row] < SEEN_SHARE or own.excess_us[row] <= 0:
+        now, usual = float(np.median(own.own_us[row])), float(np.median(own.usual_us[row]))
+        if share[row] < SEEN_SHARE or own.excess_us[row] <= 0 or now <= usual:
             continue
         peers = measures.peers(row, np.array([row]))
         grown = grown_functions(frame, row, peers, FUNCTION_SHARE * float(own.excess_us[row]), most=1)
         where = f", most in {grown[0].label}" if grown else ""
         notes.append(
             f"{NOT_ENOUGH}: rank {int(frame.ranks[row])} causes {say_share(float(share[row]))} of the waiting, own time "
-            f"{ms(float(np.median(own.own_us[row])))} ms against {ms(float(np.median(own.usual_us[row])))} ms{where}"
+            f"{ms(now)} ms against {ms(usual)} ms{where}"
         )
     return notes

@@ -82,7 +82,8 @@ def find_collectives(trace: Trace, steps: Steps, path: CriticalPath) -> Communic
     known = on_host | (launch >= 0)
     if not (launch >= 0).any():
         known[:] = True
-    known &= (issued >= steps.window[0]) & (issued < steps.window[1])
+    after = issued >= steps.window[1]
+    known &= (issued >= steps.window[0]) & ~after
     notes = trace.rows(ANNOTATION)
     notes = notes[trace.named(notes, host_collective)]
     note = _holders(trace, launch, notes)
@@ -101,7 +102,7 @@ def find_collectives(trace: Trace, steps: Steps, path: CriticalPath) -> Communic
     ]
     operations, pairs = _paired(trace, operations, named)
     mixed = frozenset(["gloo"]) if by_thread is None else frozenset[str]()
-    return Communication(operations, int((~known).sum()), {**named, **pairs}, mixed)
+    return Communication(operations, int((~known & ~after).sum()), {**named, **pairs}, mixed)
 
 
 def _paired(

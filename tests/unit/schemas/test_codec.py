@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from eroica.schemas.errors import MessageTooLarge, SchemaError, UnknownMajorVers
 from eroica.schemas.iterations import IterationBatch, RankIterations
 from eroica.schemas.jsonschema import json_schema, message_kinds
 from eroica.schemas.memory import Feedback
-from eroica.schemas.summaries import CloseClass, FunctionPattern, Identity, Summary
+from eroica.schemas.summaries import CloseClass, FunctionPattern, Identity, Pause, StepRecord, Summary
 from eroica.schemas.topics import TOPICS
 
 pytestmark = pytest.mark.unit
@@ -30,6 +32,8 @@ SUMMARY = Summary(
     who=WHO, first_step=1, last_step=3, window_us=3.5, ended_at_us=9,
     functions=[FunctionPattern(name="f", category="python", beta=0.25)],
 )  # fmt: skip
+STEP_BACKWARDS = StepRecord(step=1, start_us=-3.0, duration_us=5.0, phases_us={"forward": -1.0})
+STEP_OF_AGES = StepRecord(step=1, start_us=0.0, duration_us=1e300)
 CLOSE = CloseClass(job="j", request="req-1", cls="all", closed_by="idle")
 
 
@@ -131,3 +135,18 @@ def test_every_whole_number_of_every_message_has_bounds(kind: str) -> None:
         return own + [p for key, part in schema.items() for p in unbounded(part, f"{path}/{key}")]
 
     assert unbounded(json_schema(kind), "") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"window_us": -0.5}, r"\$\.window_us"),
+        ({"steps": [STEP_BACKWARDS]}, r"\$\.steps\[0\]\.phases_us"),
+        ({"steps": [STEP_OF_AGES]}, r"\$\.steps\[0\]\.duration_us"),
+        ({"pauses": [Pause(what="gc", count=1, total_us=-1.0, max_us=1.0)]}, r"\$\.pauses\[0\]\.total_us"),
+    ],
+)
+def test_times_that_nobody_measured_are_not_read(changes: dict[str, Any], where: str) -> None:
+    """A rank with a negative phase was accused of being slow."""
+    with pytest.raises(SchemaError, match=where):
+        decode("summaries", encode(msgspec.structs.replace(SUMMARY, **changes)))

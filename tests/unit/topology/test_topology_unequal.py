@@ -114,3 +114,10 @@ def test_a_slow_optimizer_of_one_worker_is_named(tmp_path: Path, by: float) -> N
     verdict = judge(tmp_path, job)
     found = [(c.class_, c.suspects.ranks, c.functions) for c in verdict.causes]
     assert found == ([] if by < 10 else [("worker", "6", ["optimizer"])])
+
+
+@pytest.mark.parametrize(("steps", "most"), [(1, 0.55), (2, 0.85), (3, 0.97)])
+def test_few_steps_make_nobody_sure(tmp_path: Path, steps: int, most: float) -> None:
+    verdict = judge(tmp_path, Job(dp=4, pp=3, micro=6, steps=steps, cost=lambda d, s, _k, _m: 2.5 if (d, s) == (1, 1) else 1.0))
+    assert [(c.class_, c.suspects.ranks) for c in verdict.causes] == [("worker", "5")]
+    assert most - 0.1 <= verdict.causes[0].confidence <= most

@@ -75,6 +75,14 @@ def test_kernels_launched_before_the_window_are_counted_apart(make_trace: MakeTr
     assert [s.count for s in summary.communicators[0].slots] == [1]
 
 
+def test_kernels_launched_after_the_window_are_none_of_those_before_it(make_trace: MakeTrace) -> None:
+    """A step lasts 100 µs."""
+    events = [step(3, 0), *nccl(50, 10, 1, launch=40), *nccl(150, 10, 2, launch=140)]
+    summary = summary_of(make_trace(events))
+    assert "collectives_before_window" not in summary.figures
+    assert [s.count for s in summary.communicators[0].slots] == [1]
+
+
 def test_what_a_kernel_says_about_itself(make_trace: MakeTrace) -> None:
     args = {
         "Collective name": "_reduce_scatter_base",
