@@ -57,7 +57,7 @@ def forget_offsets(
 ) -> bool:
     """Let *group* (short name) read *topics* (short names) from their beginning; needs a group without members.
 
-    The embedded broker never lets go of a member that is dead, but deletes its group; Kafka deletes none that has members. A group
+    The embedded broker never lets go of a dead member, but deletes its group; Kafka deletes none that has members. A group
     that is deleted reads all its topics from their beginning: its outputs are repeated, none is lost.
 
     :returns: false where members were there all the time: then one of them has done the same.
