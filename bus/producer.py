@@ -97,6 +97,7 @@ class BusProducer:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._fatal = False
+        self._stale = False
         self._renew_from = 0.0
         self._counters = ProducerCounters()
         _alive.add(self)
@@ -190,13 +191,14 @@ class BusProducer:
 
     def _ready_client(self) -> Producer:
         """The client of this process; caller holds the lock."""
-        if self._client is not None and not self._fatal:
+        # A client whose number an embedded broker forgot may try for ever without a word: one that gave up on all goes too.
+        if self._client is not None and not self._fatal and not (self._stale and not self._counters.in_flight):
             return self._client
         if self._client is not None:
             # A fatal error (an idempotent producer that lost its place) ends a client for good; its thread reports what it held.
             self._client.purge()
             self._stop.set()
-        self._fatal = False
+        self._fatal = self._stale = False
         self._stop = threading.Event()
         config = client_config(self._settings, "producer", client_id=self._client_id)
         config["error_cb"] = self._on_error
@@ -225,9 +227,10 @@ class BusProducer:
         with self._lock:
             count = self._counters
             if error is None:
-                self._counters = replace(count, delivered=count.delivered + 1)
+                self._counters, self._stale = replace(count, delivered=count.delivered + 1), False
             else:
                 self._counters = replace(count, lost=count.lost + 1, last_error=error.str())
+                self._stale = self._stale or error.code() == KafkaError._MSG_TIMED_OUT
                 if error.code() in _LOST_PLACE:
                     self._lost_place(error)
 

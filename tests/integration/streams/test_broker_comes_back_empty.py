@@ -13,9 +13,10 @@ import pytest
 from services_kit import Bench, feed, once, requests
 from waiting import until
 
-from eroica.bus import ensure_topics, read_partitions
+from eroica.bus import BusProducer, ensure_topics, read_partitions
 from eroica.bus.local import EmbeddedBroker
 from eroica.bus.local.ports import free_port
+from eroica.bus.producer import wait_delivered
 from eroica.schemas.errors import MissingDependency
 from eroica.schemas.settings import KafkaSettings
 
@@ -95,6 +96,29 @@ def test_what_was_under_way_arrives_though_the_broker_forgot_its_sender(brokers:
     assert "begins anew" in log and "ending without a commit" not in log
     found = [m.value for batch in read_partitions(settings, "control", to_end=True, settle_s=1.0) for m in batch]
     assert sorted(set(found)) == sorted(b"%d" % number for number in range(20, 40)), log
+
+
+def test_a_message_that_the_client_would_try_for_ever_arrives_at_a_later_try(brokers: list[EmbeddedBroker], prefix: str) -> None:
+    """The client thinks that it is safe to try on with its old number, and is refused each time without telling."""
+    settings = KafkaSettings(
+        bootstrap=brokers[0].bootstrap, connect_timeout_ms=30_000, prefix=prefix, extra={"message.timeout.ms": "5000"}
+    )
+    ensure_topics(settings)
+    with BusProducer(settings, "agent") as producer:
+        producer.send("control", key="job", value=b"old")
+        wait_delivered(producer, 100)
+        kill(brokers[0])
+        brokers.append(EmbeddedBroker(brokers[0].port).start())
+        ensure_topics(settings)
+
+        def arrived() -> bool:
+            producer.send("control", key="job", value=b"new")
+            until(lambda: producer.flush(1.0) == 0)
+            return producer.counters.delivered > 1
+
+        until(arrived, lambda: str(producer.counters))
+    found = {m.value for batch in read_partitions(settings, "control", to_end=True, settle_s=1.0) for m in batch}
+    assert found == {b"new"}
 
 
 def test_detect_goes_on_in_the_same_process(brokers: list[EmbeddedBroker], prefix: str) -> None:

@@ -37,7 +37,8 @@ def client_after_send(producer: BusProducer) -> object:
     ],
 )
 def test_a_client_that_the_broker_forgot_is_replaced_once(producer: BusProducer, code: int, anew: bool) -> None:
-    first = client_after_send(producer)
+    for _ in range(5):
+        first = client_after_send(producer)
     producer._decided(KafkaError(code))
     second = client_after_send(producer)
     assert (second is not first) == anew
@@ -46,6 +47,17 @@ def test_a_client_that_the_broker_forgot_is_replaced_once(producer: BusProducer,
     producer._renew_from -= RENEW_S
     producer._decided(KafkaError(code))
     assert (client_after_send(producer) is not second) == anew
+
+
+def test_a_client_that_gave_up_on_everything_is_replaced(producer: BusProducer) -> None:
+    first = client_after_send(producer)
+    assert client_after_send(producer) is first
+    producer._decided(KafkaError(KafkaError._MSG_TIMED_OUT))
+    assert client_after_send(producer) is first, "others are still under way"
+    producer._decided(KafkaError(KafkaError._MSG_TIMED_OUT))
+    producer._decided(KafkaError(KafkaError._MSG_TIMED_OUT))
+    assert producer.counters.in_flight == 0
+    assert client_after_send(producer) is not first
 
 
 @pytest.mark.parametrize(
