@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 HELP = """Judge the traces of many ranks as if they had come over the topics: one verdict.
 
-Reads torch.profiler traces (.json, .json.gz), one a rank, and Nsight Systems exports (.sqlite), one a host; or one timeline of
-operations (.parquet). Works with some of the ranks too, and says what cannot be concluded. The rank is read from the trace, else
-from the file's or folder's name, else it must be given.
+Reads torch.profiler traces (.json, .json.gz), one a rank, and Nsight Systems exports (.sqlite, .sqlite3, .db), one a host; or one
+timeline of operations (.parquet). Works with some of the ranks too, and says what cannot be concluded. The rank is read from the
+trace, else from the file's or folder's name, else it must be given.
 
 Example: eroica diagnose ./traces
 

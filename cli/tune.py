@@ -43,7 +43,9 @@ def tune(
         Path | None, typer.Option("--labels", metavar="FILE", help="YAML or JSON: folder → what is wrong there.")
     ] = None,
     directory: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="For report.md and settings.toml.")] = None,
-    points: Annotated[int, typer.Option(min=1, max=10_000, help="Points to try at most.")] = 40,
+    points: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Points to try at most, each with every limit of confidence.")
+    ] = 40,
     folds: Annotated[int, typer.Option(min=2, max=100, help="Parts that the jobs are split into.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same search.")] = 1,
     max_false: Annotated[

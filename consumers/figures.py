@@ -83,13 +83,15 @@ def say_value(value: float, expected: float, unit: str) -> tuple[str, str]:
 
 
 def say_score(score: float, kind: str) -> str:
-    """How far out, and in what.
+    """How far out, and in what; nothing where it is the value once more.
 
     >>> say_score(5.234, "z"), say_score(2.571, "ratio"), say_score(0.823, "share"), say_score(0.9, "correlation")
     ('z 5.23', '2.57×', '82%', 'r 0.9')
     >>> say_score(7.0, "value"), say_score(7.0, "")
-    ('7', '7')
+    ('', '7')
     """
+    if kind == "value":
+        return ""
     if kind == "share":
         return say_share(score)
     return {"z": "z {}", "ratio": "{}×", "correlation": "r {}"}.get(kind, "{}").format(say_number(score))

@@ -231,7 +231,8 @@ class _Run:
             self._counters.held_back += 1
             return None
         figures = {**finding.figures, "step": float(whole.step), "max_us": float(whole.max_us), "max_rank": float(whole.max_rank)}
-        longest = f"the longest {whole.max_us / 1e3:.1f} ms on rank {whole.max_rank}"
+        # Whose iteration is the longest says nothing: all wait for the slow one, which the verdict names.
+        longest = f"the longest {whole.max_us / 1e3:.1f} ms"
         detail = f"{finding.detail}; at step {whole.step}, {whole.ranks} ranks, {longest}"
         if worse:
             detail += f"; more than {self._settings.cooldown_worse_ratio:g} times what was asked about before"

@@ -123,7 +123,7 @@ def test_value_and_expected_stand_in_one_unit(value: float, expected: float, uni
         (3.951, "ratio", "3.95×"),
         (0.82, "share", "82%"),
         (0.93, "correlation", "r 0.93"),
-        (12.0, "value", "12"),
+        (12.0, "value", ""),
         (0.66, "", "0.66"),
         (0.66, "of a later version", "0.66"),
     ],
