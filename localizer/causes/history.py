@@ -13,7 +13,6 @@ import numpy as np
 from eroica.localizer.causes.measures import Measures, ms
 from eroica.localizer.causes.spread import common_pauses, pause_finding, pause_gain_us, pauses_by_kind
 from eroica.localizer.causes.stages import heavier_stage
-from eroica.localizer.frame import Floats
 from eroica.localizer.growth import iterations
 from eroica.localizer.judgement import Finding
 from eroica.localizer.reference import MATCHES
@@ -30,9 +29,10 @@ HEAVIER = (0.9, MATCHES[1])
 """A stage that has as much more work than the others as the step has grown by, between so many times: it is what grew."""
 MOST, EXPOSED = 0.8, 0.5
 """So many ranks wait, or transfer between hosts, for less than this share of the growth: then most of it is work of theirs …"""
-HALF = 0.5
 UNEQUAL = 0.25
 """… on all alike, if no more than this share of it is lost to ranks that differ."""
+HALF = 0.5
+"""Ranks that spend this share of what the median does in a pause take it as all do."""
 DOUBT = 0.35
 """Lengths alone do not tell a slower job from one that was given more to do."""
 
@@ -60,19 +60,10 @@ def exposed_us(measures: Measures) -> float:
 
 
 def transferred_us(measures: Measures) -> float:
-    """What :data:`MOST` of the ranks do not exceed of :func:`between_hosts_us`: no slower network costs more. (Slower transfers
-    inside of every host at once are no fault that is known.)
+    """What :data:`MOST` of the ranks do not exceed of ``Measures.between_hosts_us``: no slower network costs more. (Slower
+    transfers inside of every host at once are no fault that is known.)
     """
-    return float(np.quantile(between_hosts_us(measures), MOST, method="higher"))
-
-
-def between_hosts_us(measures: Measures) -> Floats:
-    """Transfers between hosts per step, waiting taken off, shape (n,), µs."""
-    all_ = measures.frame.collectives
-    if all_.size == 0:
-        return np.zeros(measures.frame.size)
-    _, total = all_.transfers_of((measures.transfers.host_count > 1)[all_.slots.communicator])
-    return np.asarray(total / np.maximum(measures.frame.steps_of, 1))
+    return float(np.quantile(measures.between_hosts_us, MOST, method="higher"))
 
 
 def with_growth(measures: Measures, found: list[Finding]) -> list[Finding]:
@@ -101,16 +92,16 @@ def with_growth(measures: Measures, found: list[Finding]) -> list[Finding]:
 
 def _pause(measures: Measures) -> Finding | None:
     """The pause that :data:`MOST` ranks take alike, within a half, which makes up for most of the growth, if one does."""
-    by_rank = pauses_by_kind(measures.frame)
+    by_rank, common = pauses_by_kind(measures.frame), common_pauses(measures)
     gains = {
         what: pause_gain_us(measures, what, each) / (LOADED if what == "loader" else EXPLAINED)
-        for what, each in common_pauses(measures).items()
+        for what, each in common.items()
         if float(np.mean(by_rank[what] >= HALF * np.median(by_rank[what]))) >= MOST
     }
     best = max(sorted(gains), key=lambda what: gains[what], default="")
     if not best or gains[best] < measures.grown_us:
         return None
-    return pause_finding(measures, best, common_pauses(measures)[best])
+    return pause_finding(measures, best, common[best])
 
 
 def _history(measures: Measures, *, nothing: bool) -> list[Finding]:

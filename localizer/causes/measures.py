@@ -11,7 +11,8 @@ from eroica.localizer.causes.places import RowsOfHosts
 from eroica.localizer.causes.sick import sick_rows
 from eroica.localizer.frame import Floats, Frame, Ints
 from eroica.localizer.growth import grown_us
-from eroica.localizer.own import OwnTime, Past, measure_own
+from eroica.localizer.own import OwnTime, Past, measure_own, phase_table
+from eroica.localizer.robust import row_medians
 from eroica.localizer.stepmodel import StepModel, step_model
 from eroica.localizer.transfers import Transfers, measure_transfers
 from eroica.schemas.settings import LocalizeSettings
@@ -72,6 +73,20 @@ class Measures:
     def lost_to_mean_us(self) -> float:
         """Time of a step that is lost against one in which every worker takes the mean own time."""
         return self.model.gain_us(self.own.parts_us, self.mean_parts_us)
+
+    @cached_property
+    def data_us(self) -> Floats:
+        """What each worker waits for data in its median step, shape (n,), µs."""
+        return row_medians(phase_table(self.frame, self.own.steps, ("data",)))
+
+    @cached_property
+    def between_hosts_us(self) -> Floats:
+        """Transfers between hosts per step, waiting taken off, shape (n,), µs. One pass over all collectives."""
+        all_ = self.frame.collectives
+        if all_.size == 0:
+            return np.zeros(self.frame.size)
+        _, total = all_.transfers_of((self.transfers.host_count > 1)[all_.slots.communicator])
+        return np.asarray(total / self.frame.steps_of)
 
     def share(self, time_us: float) -> float:
         """*time_us* as share of a step."""

@@ -9,7 +9,7 @@ from eroica.localizer.causes.places import places
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
 from eroica.localizer.numbering import heads_of, stable_order
-from eroica.localizer.own import chance_limit, few_samples, floor_share, lasting_level, phase_table
+from eroica.localizer.own import chance_limit, few_samples, floor_share, lasting_level
 from eroica.localizer.profile import function_evidence, grown_functions
 from eroica.localizer.reference import MIN_PEERS, PAIR, Bools
 from eroica.localizer.robust import MAD_TO_SIGMA, row_medians, spread_of
@@ -72,19 +72,18 @@ def _apart(measures: Measures, where: list[tuple[Ints, list[str]]]) -> list[tupl
     """Hosts that wait for data, and hosts that are slow in what they do, as causes of their own: no one thing does both."""
     if not any(len(hosts) > 1 for _, hosts in where):
         return where
-    data = row_medians(phase_table(measures.frame, measures.own.steps, ("data",)))
     out: list[tuple[Ints, list[str]]] = []
     for rows, hosts in where:
         of_host = np.array([measures.frame.hosts[row] for row in rows.tolist()])
-        loading = {host for host in hosts if _waits_for_data(measures, data, rows[of_host == host], rows)}
+        loading = {host for host in hosts if _waits_for_data(measures, rows[of_host == host], rows)}
         parts = [part for part in (sorted(loading), [host for host in hosts if host not in loading]) if part]
         out += [(rows[np.isin(of_host, part)], part) for part in parts] if len(parts) > 1 else [(rows, hosts)]
     return out
 
 
-def _waits_for_data(measures: Measures, data: Floats, rows: Ints, culprits: Ints) -> bool:
+def _waits_for_data(measures: Measures, rows: Ints, culprits: Ints) -> bool:
     """Whether *rows*, of one host, spend most of their excess in loading, against peers that are none of the *culprits*."""
-    peers = measures.peers(int(rows[0]), culprits)
+    data, peers = measures.data_us, measures.peers(int(rows[0]), culprits)
     usual = float(np.median(data[peers])) if peers.size else 0.0
     return float(np.median(data[rows])) - usual >= LOADING * float(np.median(measures.own.excess_us[rows]))
 

@@ -14,7 +14,6 @@ from eroica.localizer.causes.sick import sick_readings
 from eroica.localizer.causes.spread import PROVEN
 from eroica.localizer.frame import Floats, Ints
 from eroica.localizer.judgement import Finding, name_rows
-from eroica.localizer.own import phase_table
 from eroica.localizer.robust import row_medians
 from eroica.schemas.verdicts import Evidence
 
@@ -137,8 +136,7 @@ def _sick_machine(
 
 def _loads(measures: Measures, found: HeavyStage, of_stage: Ints) -> bool:
     """Whether most of what the stage takes beyond the expected is waiting for data."""
-    data = row_medians(phase_table(measures.frame, measures.own.steps, ("data",))[of_stage])
-    return bool(np.median(data) >= HALF * (found.level_us[found.stage] - found.expected_us))
+    return bool(np.median(measures.data_us[of_stage]) >= HALF * (found.level_us[found.stage] - found.expected_us))
 
 
 def _who_loads(measures: Measures, of_stage: Ints, on_host: Ints) -> Ints:
@@ -146,7 +144,7 @@ def _who_loads(measures: Measures, of_stage: Ints, on_host: Ints) -> Ints:
     others = np.setdiff1d(on_host, of_stage)
     if others.size == 0:
         return on_host
-    data = row_medians(phase_table(measures.frame, measures.own.steps, ("data",)))
+    data = measures.data_us
     usual = float(np.median(np.delete(data, on_host)))
     beyond = [float(np.median(data[rows])) - usual for rows in (of_stage, others)]
     return on_host if beyond[1] >= SHARED * beyond[0] else of_stage

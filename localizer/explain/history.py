@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from eroica.localizer.causes.history import MOST, between_hosts_us, exposed_us, transferred_us
+from eroica.localizer.causes.history import MOST, exposed_us, transferred_us
 from eroica.localizer.causes.measures import ms
 from eroica.localizer.explain.registry import Explanation, Item, Unexplained, number, register
 from eroica.localizer.growth import iterations
@@ -48,7 +48,7 @@ def transfers_against_history(item: Item) -> Explanation:
     _iterations(item)
     frame, grown = item.frame, item.measures.grown_us
     value = transferred_us(item.measures)
-    columns = {"transfers between hosts, ms": between_hosts_us(item.measures) / 1e3}
+    columns = {"transfers between hosts, ms": item.measures.between_hosts_us / 1e3}
     return Explanation(
         f"value: what {MOST:.0%} of the ranks do not exceed; expected: growth of the iterations, as share of the profile's step; "
         "score: their ratio",
