@@ -9,6 +9,7 @@ import numpy as np
 from eroica import __version__
 from eroica.localizer.actions import Advice
 from eroica.localizer.fit import fit
+from eroica.localizer.rules.eroica import FEW_STEPS
 from eroica.offline.align import when
 from eroica.offline.timeline_evidence import RULE, evidence_of, local_kinds
 from eroica.offline.timeline_words import Words
@@ -52,8 +53,6 @@ UNCERTAIN = 0.4
 """Highest confidence in slow transfers where their ends contradict each other, or where they may be the wait for a replica
 or stage that nobody saw: nothing is accused."""
 MOST = 0.97
-FEW_STEPS = {1: 0.55, 2: 0.85}
-"""By how much fewer than three steps lower the confidence, as with profiles."""
 
 
 def timeline_in(place: Path) -> Path | None:
